@@ -65,6 +65,11 @@ impl DraftKeyspace {
         }
     }
 
+    /// What is done from now on is done at this time.
+    pub fn set_now(&mut self, now_ms: u64) {
+        self.now_ms = now_ms;
+    }
+
     /// Whether anything was changed.
     pub fn has_changed(&self) -> bool {
         self.has_changed

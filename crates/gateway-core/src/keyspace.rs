@@ -319,6 +319,14 @@ pub const HOME_WORK: u64 = 64;
 /// What a message to somebody else counts as: see [`Keyspace::work`].
 pub const MESSAGE_WORK: u64 = 4 << 10;
 
+/// What a report counts as (INFO, `stats`, DBSIZE, SLOWLOG and their like): it looks at
+/// every partition, or at every entry of a log. See [`Keyspace::work`].
+pub const REPORT_WORK: u64 = 64 << 10;
+
+/// What removing everything counts as: it writes to every bucket. See
+/// [`Keyspace::work`].
+pub const FLUSH_WORK: u64 = 256 << 10;
+
 /// See [`Keyspace::page_len`]: so many are looked at in one piece of work.
 pub const PAGE_LEN: usize = 64;
 
@@ -481,7 +489,7 @@ pub trait Keyspace {
     fn tend(&mut self) {}
 
     /// Work done so far on the thread that asked: bytes of the values that were
-    /// looked at or copied, [`HOME_WORK`] for every place of an index that a
+    /// looked at, copied or stored, [`HOME_WORK`] for every place of an index that a
     /// listing looked at, and [`MESSAGE_WORK`] for every operation that somebody else
     /// is asked to do. Whoever serves many counts what one of them has cost the
     /// others. It only grows, and wraps.
@@ -554,6 +562,10 @@ pub trait Keyspace {
     fn held(&self, _connection: u64) -> usize {
         0
     }
+
+    /// Copies of keys and values that are kept for all parked connections may take so
+    /// many bytes: an operation that would need more is not begun, and waits its turn.
+    fn limit_held(&mut self, _bytes: usize) {}
 
     /// Is told how to wake the loop that it belongs to.
     fn attach(&mut self, _wake: Wake) {}

@@ -58,6 +58,7 @@ impl MemoryKeyspace {
 
     fn put(&mut self, key: &[u8], item: &NewItem<'_>) -> Version {
         self.sequence += 1;
+        self.work += item.value.len() as u64;
         let version = Version::new(self.now_ms * 1_000_000 + self.sequence, 1, 0);
         let stored = Stored {
             value: item.value.to_vec(),

@@ -70,6 +70,19 @@ pub trait Session {
         true
     }
 
+    /// Whether it is in the middle of what it has promised to do as a whole: it is then
+    /// driven to the end of that even if its client has gone.
+    fn is_bound(&self) -> bool {
+        false
+    }
+
+    /// Its connection has no room for the rest of the request whose beginning this is,
+    /// and which it has not consumed any of: answers that, and skips the rest as it comes.
+    /// `false` if it cannot, and the connection has to be closed.
+    fn refuse_unfinished(&mut self, _input: &[u8], _out: &mut Vec<u8>) -> bool {
+        false
+    }
+
     /// Bytes that it keeps beside the input that it leaves.
     fn kept(&self) -> usize {
         0

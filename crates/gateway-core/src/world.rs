@@ -263,7 +263,9 @@ pub struct World<'a, K: Keyspace> {
     /// The time: of the call, or of the request's first execution if it is
     /// executed again.
     pub now: Now,
-    /// The time of the call, which counts from the next request on.
+    /// The time of the call, which counts from the next request on. Expiries of what is
+    /// stored count from it: the request may have waited, and other writers may have been
+    /// faster.
     pub next_now: Now,
     /// How far the request has come. Whoever drives a session keeps this and `now`
     /// while an operation is pending.

@@ -21,15 +21,20 @@
 //!    result is told, so that what the decision leaves behind is right again.
 //! 4. The pause between two attempts of an update is a time to come
 //!    ([`Keyspace::due_ns`]), never a sleep.
+//! 5. What parked requests hold of keys and values is bounded ([`Keyspace::limit_held`]):
+//!    an operation that needs more than is left is *held back*, without its copies, and
+//!    asked for once more when there is room.
 //!
 //! | module | what it does |
 //! |---|---|
 //! | `operation` | operations that own what they need, and their results |
 //! | `request` | one connection's request under way |
 //! | `update` | attempts, pauses, patience |
+//! | `room` | how much all of them may hold |
 
 mod operation;
 mod request;
+mod room;
 mod update;
 
 pub use operation::{Change, Changed, Operation, Outcome, OwnedItem, OwnedListed, OwnedNewItem};
@@ -39,6 +44,7 @@ use crate::keyspace::{
     NewItem, PAGE_LEN, Pending, Ready as _, Totals, Updated, Wake, erase_if_there,
 };
 use request::{Entry, Request};
+use room::Room;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::os::fd::BorrowedFd;
@@ -170,6 +176,12 @@ pub struct DeferredKeyspace<E> {
     waiting: HashMap<Ticket, (u64, Option<usize>)>,
     /// Which one `current` is.
     part: Option<usize>,
+    room: Room,
+    /// The current request has been let in, or holds something that it cannot give up:
+    /// it need not wait for room.
+    is_admitted: bool,
+    /// Room that was kept for its turn, until it is made use of.
+    promised: usize,
     /// Ends of pauses.
     pauses: BinaryHeap<Reverse<(u64, u64)>>,
     next_ticket: Ticket,
@@ -191,6 +203,9 @@ impl<E: Executor> DeferredKeyspace<E> {
             parked: HashMap::new(),
             waiting: HashMap::new(),
             part: None,
+            room: Room::new(),
+            is_admitted: false,
+            promised: 0,
             pauses: BinaryHeap::new(),
             next_ticket: 1,
             jitter: Jitter::new(seed),
@@ -214,7 +229,7 @@ impl<E: Executor> DeferredKeyspace<E> {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         self.current.waiting_len = operation.held_len();
-        self.work += MESSAGE_WORK;
+        self.work += MESSAGE_WORK + self.current.waiting_len as u64;
         let outcome = match self.part {
             None => self.executor.submit(ticket, operation),
             Some(_) => self.executor.submit_beside(ticket, operation),
@@ -226,11 +241,27 @@ impl<E: Executor> DeferredKeyspace<E> {
         outcome
     }
 
+    /// Whether the current request may hold so much more; it waits for room otherwise.
+    fn admit(&mut self, need: usize) -> bool {
+        let may = self.is_admitted || self.room.admits(need);
+        if !may && std::mem::take(&mut self.promised) == 0 {
+            self.room.wait(self.connection, need);
+            return false;
+        }
+        self.is_admitted |= need > 0;
+        true
+    }
+
     /// The place of the outcome of the request's next operation, which `make` makes
     /// unless it has been submitted.
     fn outcome(&mut self, make: impl FnOnce() -> Operation) -> Result<usize, Pending> {
         if !self.current.is_replaying() {
-            let outcome = self.submit(make());
+            let operation = make();
+            if !self.admit(operation.held_len()) {
+                self.current.entries.push(Entry::Held);
+                return Err(Pending);
+            }
+            let outcome = self.submit(operation);
             self.current.entries.push(match outcome {
                 Some(outcome) => Entry::Outcome(outcome),
                 None => Entry::Waiting,
@@ -534,9 +565,14 @@ impl<E: Executor> Keyspace for DeferredKeyspace<E> {
     fn enter(&mut self, connection: u64, now_ns: u64) {
         self.connection = connection;
         self.now_ns = now_ns;
+        (self.is_admitted, self.promised) = (false, 0);
         if !self.parked.is_empty()
-            && let Some(request) = self.parked.remove(&connection)
+            && let Some(mut request) = self.parked.remove(&connection)
         {
+            self.promised = std::mem::take(&mut request.promised);
+            self.room.take(self.promised);
+            self.room.count(std::mem::take(&mut request.counted), 0);
+            self.is_admitted = request.kept_for_good() > 0;
             self.current = request;
         }
     }
@@ -547,6 +583,7 @@ impl<E: Executor> Keyspace for DeferredKeyspace<E> {
             self.cancel_current();
             self.current.clear();
         }
+        (self.is_admitted, self.promised) = (false, 0);
     }
 
     #[inline]
@@ -557,6 +594,13 @@ impl<E: Executor> Keyspace for DeferredKeyspace<E> {
         if self.current.is_waiting() {
             let mut request = std::mem::take(&mut self.current);
             request.rewind();
+            request.counted = request.held();
+            self.room.count(0, request.counted);
+            request.promised = self.promised;
+            self.room.promise(self.promised);
+            if request.is_urgent() {
+                self.room.urge(self.connection);
+            }
             self.parked.insert(self.connection, request);
         } else {
             self.current.clear();
@@ -567,6 +611,9 @@ impl<E: Executor> Keyspace for DeferredKeyspace<E> {
         let Some(mut request) = self.parked.remove(&connection) else {
             return;
         };
+        self.room.count(request.counted, 0);
+        self.room.take(request.promised);
+        self.room.forget(connection);
         for ticket in request.take_tickets() {
             self.waiting.remove(&ticket);
             self.executor.cancel(ticket);
@@ -582,6 +629,7 @@ impl<E: Executor> Keyspace for DeferredKeyspace<E> {
             pauses,
             jitter,
             update_patience_ns,
+            room,
             ..
         } = self;
         executor.poll(&mut |ticket, outcome| {
@@ -596,6 +644,11 @@ impl<E: Executor> Keyspace for DeferredKeyspace<E> {
             };
             one.ticket = None;
             let pause = one.take(outcome, now_ns, *update_patience_ns, jitter);
+            let held = request.held();
+            room.count(std::mem::replace(&mut request.counted, held), held);
+            if request.is_urgent() {
+                room.urge(connection);
+            }
             if let Some(until_ns) = pause {
                 pauses.push(Reverse((until_ns, connection)));
             } else if !request.is_stuck() {
@@ -613,9 +666,23 @@ impl<E: Executor> Keyspace for DeferredKeyspace<E> {
                 resume(connection);
             }
         }
+        while let Some((connection, need)) = room.next() {
+            let Some(request) = parked.get_mut(&connection) else {
+                room.take(need);
+                continue;
+            };
+            request.promised += need;
+            request.let_in();
+            if !request.is_stuck() {
+                resume(connection);
+            }
+        }
     }
 
     fn due_ns(&mut self) -> Option<u64> {
+        if self.room.has_next() {
+            return Some(0);
+        }
         let pause = self.pauses.peek().map(|Reverse((until_ns, _))| *until_ns);
         [pause, self.executor.due_ns()].into_iter().flatten().min()
     }
@@ -630,6 +697,10 @@ impl<E: Executor> Keyspace for DeferredKeyspace<E> {
 
     fn held(&self, connection: u64) -> usize {
         self.parked.get(&connection).map_or(0, Request::held)
+    }
+
+    fn limit_held(&mut self, bytes: usize) {
+        self.room.limit(bytes);
     }
 
     fn attach(&mut self, wake: Wake) {

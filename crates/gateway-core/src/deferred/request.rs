@@ -8,6 +8,8 @@ use crate::keyspace::Pending;
 /// One operation of a request.
 #[derive(Debug)]
 pub(super) enum Entry {
+    /// It waits for room, and is asked for once more then.
+    Held,
     /// In the executor's hands.
     Waiting,
     /// Done with.
@@ -29,15 +31,28 @@ pub(super) struct Request {
     pub(super) ticket: Option<Ticket>,
     /// Bytes of keys and values that the last one was submitted with.
     pub(super) waiting_len: usize,
+    /// What it is counted with while it is parked.
+    pub(super) counted: usize,
+    /// Room that is kept for it until its turn.
+    pub(super) promised: usize,
 }
 
 impl Entry {
     fn held(&self) -> usize {
         match self {
-            Entry::Waiting => 0,
+            Entry::Held | Entry::Waiting => 0,
             Entry::Outcome(outcome) => outcome.held_len(),
             Entry::Update(update) => update.held(),
             Entry::Several(parts) => parts.iter().map(Request::held).sum(),
+        }
+    }
+
+    /// The same without what can be had again.
+    fn kept_for_good(&self) -> usize {
+        match self {
+            Entry::Update(update) if update.is_to_go_on() => 0,
+            Entry::Several(parts) => parts.iter().map(Request::kept_for_good).sum(),
+            other => other.held(),
         }
     }
 }
@@ -52,7 +67,7 @@ impl Request {
     /// The place of the next outcome, which is then told.
     pub(super) fn replay(&mut self) -> Result<usize, Pending> {
         match self.entries.get(self.next) {
-            Some(Entry::Waiting) | None => Err(Pending),
+            Some(Entry::Held | Entry::Waiting) | None => Err(Pending),
             Some(_) => {
                 self.next += 1;
                 Ok(self.next - 1)
@@ -74,6 +89,36 @@ impl Request {
         submitted + self.entries.iter().map(Entry::held).sum::<usize>()
     }
 
+    /// The same without what it can have again: of several that all wait for room none
+    /// keeps it from the others.
+    pub(super) fn kept_for_good(&self) -> usize {
+        self.entries.iter().map(Entry::kept_for_good).sum()
+    }
+
+    /// Whether something of it is held back while it keeps what others may wait for.
+    pub(super) fn is_urgent(&self) -> bool {
+        self.has_held() && self.held() > 0
+    }
+
+    fn has_held(&self) -> bool {
+        match self.entries.last() {
+            Some(Entry::Held) => true,
+            Some(Entry::Update(update)) => update.is_held(),
+            Some(Entry::Several(parts)) => parts.iter().any(Request::has_held),
+            _ => false,
+        }
+    }
+
+    /// There is room for what was held back.
+    pub(super) fn let_in(&mut self) {
+        match self.entries.last_mut() {
+            Some(Entry::Held) => drop(self.entries.pop()),
+            Some(Entry::Update(update)) => update.let_in(),
+            Some(Entry::Several(parts)) => parts.iter_mut().for_each(Request::let_in),
+            _ => {}
+        }
+    }
+
     /// The request is executed from its beginning next time.
     pub(super) fn rewind(&mut self) {
         self.next = 0;
@@ -87,7 +132,7 @@ impl Request {
     /// Whether its last operation is under way.
     pub(super) fn is_waiting(&self) -> bool {
         match self.entries.last() {
-            Some(Entry::Waiting) => true,
+            Some(Entry::Held | Entry::Waiting) => true,
             Some(Entry::Update(update)) => !update.is_done(),
             Some(Entry::Several(parts)) => parts.iter().any(Request::is_waiting),
             _ => false,
@@ -97,7 +142,7 @@ impl Request {
     /// Whether its session can do nothing for it.
     pub(super) fn is_stuck(&self) -> bool {
         match self.entries.last() {
-            Some(Entry::Waiting) => true,
+            Some(Entry::Held | Entry::Waiting) => true,
             Some(Entry::Update(update)) => !update.is_done() && !update.is_to_go_on(),
             Some(Entry::Several(parts)) => parts.iter().any(Request::is_stuck),
             _ => false,

@@ -5,7 +5,8 @@
 //! |---|---|---|
 //! | `Begin` | nothing | the item is read: `Decide`, or `Reading` if it is not ready |
 //! | `Reading` | the item | `Decide` |
-//! | `Decide` | the session's decision | `Done`, or `Changing` |
+//! | `Decide` | the session's decision | `Done`, or `Changing`, or `Held` if there is no room for its copies |
+//! | `Held` | room | `Begin` |
 //! | `Changing` | the change | `Done`, or `Pausing` if somebody else was faster |
 //! | `Pausing` | a time | `Begin` |
 //! | `Done` | nothing | the result is told, over the item that was decided on |
@@ -28,6 +29,7 @@ enum State {
     Begin,
     Reading,
     Decide,
+    Held,
     Changing,
     Pausing { until_ns: u64 },
     Done(Result<Updated, Fault>),
@@ -63,6 +65,18 @@ impl Update {
     /// Bytes of the item that it keeps.
     pub(super) fn held(&self) -> usize {
         self.item.as_ref().map_or(0, OwnedItem::value_len)
+    }
+
+    /// Whether it waits for room.
+    pub(super) fn is_held(&self) -> bool {
+        matches!(self.state, State::Held)
+    }
+
+    /// There is room for it.
+    pub(super) fn let_in(&mut self) {
+        if matches!(self.state, State::Held) {
+            self.state = State::Begin;
+        }
     }
 
     pub(super) fn is_done(&self) -> bool {
@@ -191,7 +205,7 @@ impl<E: Executor> DeferredKeyspace<E> {
                 return Err(out_of_step());
             };
             match &mut update.state {
-                State::Reading | State::Changing | State::Pausing { .. } => {
+                State::Reading | State::Held | State::Changing | State::Pausing { .. } => {
                     return Err(Halt::Pending);
                 }
                 State::Done(result) => {
@@ -242,12 +256,24 @@ impl<E: Executor> DeferredKeyspace<E> {
             update.state = State::Done(Ok(Updated::Erased));
             return;
         }
-        update.state = State::Changing;
-        self.submit_update(Operation::Change {
+        let kept_len = update.held();
+        let operation = Operation::Change {
             key: key.to_vec(),
             expected,
             change,
-        });
+        };
+        let is_admitted = self.admit(kept_len + operation.held_len());
+        let Some(update) = self.current.update() else {
+            return;
+        };
+        if is_admitted {
+            update.state = State::Changing;
+            self.submit_update(operation);
+        } else {
+            // It is read again, and decided over, when there is room.
+            update.item = None;
+            update.state = State::Held;
+        }
     }
 
     fn submit_update(&mut self, operation: Operation) {

@@ -54,6 +54,13 @@ impl Session for MemcacheSession {
         }
     }
 
+    fn refuse_unfinished(&mut self, input: &[u8], out: &mut Vec<u8>) -> bool {
+        match &mut self.protocol {
+            Protocol::Text(text) => text.refuse_unfinished(input, out),
+            Protocol::Undecided | Protocol::Binary(_) => false,
+        }
+    }
+
     fn is_authenticated(&self) -> bool {
         match &self.protocol {
             Protocol::Undecided => false,

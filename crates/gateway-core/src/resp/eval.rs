@@ -13,13 +13,18 @@
 //! | `Read` | the item | `Running`, or `Changed` if it was watched and has changed |
 //! | `Running` | the script | `Commit`, or the answer if nothing has changed |
 //! | `Commit` | the store | the answer, or `Read` if somebody was faster |
+//! | `Use` | a read that counts as a use | nothing: its answer has been given |
+//!
+//! Time is told to a script when its thread begins with it, not when it was sent: what it
+//! stores with an expiry lives as long as it says.
 
 use super::execute::Call;
 use super::parse::{Part, bulk_len, count, number};
 use super::reply::Reply;
 use super::sha1::{Digest, from_hex, hex, sha1};
+use super::shebang::Shebang;
 use super::table::{Id, lookup};
-use super::transaction::{AT_ONCE_LEN_MAX, TooMuch, too_much};
+use super::transaction::{AtOnce, TooMuch};
 use super::{RespSession, Step};
 use crate::deferred::OwnedItem;
 use crate::draft::{DraftKeyspace, DraftNotes};
@@ -74,6 +79,20 @@ impl ScriptValue {
                 values.iter().for_each(|value| value.put(reply));
             }
         }
+    }
+
+    /// Bytes of the answer, about.
+    fn len(&self) -> usize {
+        /// A letter, a number, and ends of lines.
+        const HEAD_LEN: usize = 24;
+        HEAD_LEN
+            + match self {
+                ScriptValue::Nil | ScriptValue::Integer(_) => 0,
+                ScriptValue::Bulk(bytes)
+                | ScriptValue::Status(bytes)
+                | ScriptValue::Error(bytes) => bytes.len(),
+                ScriptValue::Array(values) => values.iter().map(ScriptValue::len).sum(),
+            }
     }
 
     /// The answer at the front of these bytes, in the second version of the protocol,
@@ -141,9 +160,9 @@ impl ScriptContext {
             progress: Progress::Begun,
             connection: self.connection,
         };
-        let (bytes, len_max) = (&queued.bytes, AT_ONCE_LEN_MAX);
+        let at_once = AtOnce::of(&self.settings);
         self.session
-            .execute_all(bytes, &mut out, len_max, &mut world)?;
+            .execute_all(&queued.bytes, &mut out, at_once, &mut world)?;
         Ok(out)
     }
 
@@ -193,7 +212,7 @@ impl ScriptContext {
                 );
             }
         }
-        let len_max = self.room();
+        let at_once = AtOnce::room(self.room());
         let mut bytes = Vec::new();
         let mut request = Reply {
             out: &mut bytes,
@@ -213,7 +232,7 @@ impl ScriptContext {
         let mut out = Vec::new();
         let executed = self
             .session
-            .execute_all(&bytes, &mut out, len_max, &mut world);
+            .execute_all(&bytes, &mut out, at_once, &mut world);
         if executed.is_err() {
             return error("ERR the answer is too long for a script");
         }
@@ -237,12 +256,47 @@ pub struct ScriptJob {
     pub context: ScriptContext,
     /// What it has answered. `Err`: it has failed, and nothing of it is stored.
     pub answer: Option<Result<ScriptValue, Vec<u8>>>,
+    /// It is to be compiled, and no more.
+    pub is_loading: bool,
+    /// It was found to be a program.
+    pub is_compiled: bool,
+    /// Where the program begins in its source.
+    program_at: usize,
     /// In the place of the program: commands that were queued, and their answers.
     queued: Option<Arc<Queued>>,
     answers: Option<Result<Vec<u8>, TooMuch>>,
 }
 
 impl ScriptJob {
+    /// The program, without a first line that says what it is.
+    pub fn program(&self) -> &[u8] {
+        self.source.get(self.program_at..).unwrap_or_default()
+    }
+
+    /// Whether it is a program, and not commands that were queued.
+    pub fn is_program(&self) -> bool {
+        self.queued.is_none()
+    }
+
+    /// Its thread begins with it: this is the time of all that it does.
+    pub fn begin_at(&mut self, now: Now) {
+        self.context.now = now;
+        self.context.draft.set_now(now.unix_ms);
+    }
+
+    /// Bytes of its answer, or of those of a transaction.
+    fn answers_len(&self) -> usize {
+        let answer = match &self.answer {
+            Some(Ok(answer)) => answer.len(),
+            _ => 0,
+        };
+        let answers = match &self.answers {
+            Some(Ok(answers)) => answers.capacity(),
+            _ => 0,
+        };
+        answer + answers
+    }
+
     /// Executes the commands of a transaction, if it is one; whether it is.
     pub fn execute_queued(&mut self) -> bool {
         let Some(queued) = self.queued.clone() else {
@@ -281,6 +335,10 @@ pub trait Scripts {
     /// Forgets all.
     fn forget(&mut self);
 
+    /// Ends all scripts that are being executed; whether there are any. What a script
+    /// stores is stored when it has ended, so nothing of theirs is.
+    fn kill(&mut self) -> bool;
+
     /// Has one executed elsewhere; gives it back if there are too many. Its connection
     /// is told as of an operation of the keyspace.
     fn begin(&mut self, job: Box<ScriptJob>) -> Result<(), Box<ScriptJob>>;
@@ -293,7 +351,15 @@ pub trait Scripts {
 #[derive(Debug)]
 pub(super) struct Run {
     source: Arc<[u8]>,
+    digest: Digest,
     hash: String,
+    shebang: Shebang,
+    /// It is kept once it has been compiled.
+    is_to_be_kept: bool,
+    /// It is compiled, and no more.
+    is_loading: bool,
+    /// Bytes of answers that have come.
+    answers_len: usize,
     keys: Vec<Vec<u8>>,
     arguments: Vec<Vec<u8>>,
     stage: Stage,
@@ -313,23 +379,70 @@ enum Stage {
     Changed,
     Running,
     Commit(Box<ScriptJob>),
+    Use,
 }
 
 impl Run {
-    /// One of a transaction on this key.
-    pub(super) fn of_queued(key: Vec<u8>, queued: Queued, now: Now) -> Box<Self> {
-        Box::new(Run {
-            source: Arc::default(),
-            hash: String::new(),
-            keys: vec![key],
+    fn new(source: Arc<[u8]>, digest: Digest, now: Now) -> Self {
+        Run {
+            hash: hex(&digest),
+            source,
+            digest,
+            shebang: Shebang::default(),
+            is_to_be_kept: false,
+            is_loading: false,
+            answers_len: 0,
+            keys: Vec::new(),
             arguments: Vec::new(),
             stage: Stage::Read,
             job_len: 0,
             version: None,
             is_read_only: false,
             began_ns: now.monotonic_ns,
+            queued: None,
+        }
+    }
+
+    /// One of a transaction on this key.
+    pub(super) fn of_queued(key: Vec<u8>, queued: Queued, now: Now) -> Box<Self> {
+        Box::new(Run {
+            keys: vec![key],
             queued: Some(Arc::new(queued)),
+            ..Run::new(Arc::default(), Digest::default(), now)
         })
+    }
+
+    /// The end of a transaction that has been answered, and has read this key.
+    pub(super) fn of_use(key: Vec<u8>, now: Now) -> Box<Self> {
+        Box::new(Run {
+            keys: vec![key],
+            stage: Stage::Use,
+            ..Run::new(Arc::default(), Digest::default(), now)
+        })
+    }
+
+    /// Its job has come back: keeps the script if it is one, and refuses an answer that
+    /// is longer than one connection may keep, before anything is stored.
+    fn take_note_of<K: Keyspace>(
+        &mut self,
+        mut job: Box<ScriptJob>,
+        world: &mut World<'_, K>,
+    ) -> Box<ScriptJob> {
+        if job.is_compiled
+            && std::mem::take(&mut self.is_to_be_kept)
+            && let Some(scripts) = world.observer.scripts()
+        {
+            scripts.keep(self.digest, Arc::clone(&self.source));
+        }
+        let len_max = AtOnce::of(world.settings).answers_len_max();
+        if job.queued.is_none() && job.answers_len() > len_max {
+            let words = format!(
+                "ERR the script's answer is longer than {len_max} bytes; nothing was stored"
+            );
+            job.answer = Some(Err(words.into_bytes()));
+        }
+        self.answers_len = job.answers_len();
+        job
     }
 
     /// Bytes that it keeps.
@@ -337,7 +450,7 @@ impl Run {
         let words = self.keys.iter().chain(&self.arguments);
         let words: usize = words.map(|word| word.len() + size_of::<Vec<u8>>()).sum();
         let queued = self.queued.as_ref().map_or(0, |queued| queued.bytes.len());
-        words + self.source.len() + queued + self.job_len
+        words + self.source.len() + queued + self.job_len + self.answers_len
     }
 }
 
@@ -383,61 +496,79 @@ pub(super) fn eval<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Option<Box<Ru
     };
     let is_by_hash = matches!(call.spec.id, Id::EvalSha | Id::EvalShaRo);
     let found = match is_by_hash {
-        true => from_hex(given).and_then(|hash| Some((hash, scripts.find(&hash)?))),
+        true => from_hex(given).and_then(|digest| Some((digest, scripts.find(&digest)?, true))),
         false if given.len() > SOURCE_LEN_MAX => {
             call.reply
                 .error(format!("ERR a script has at most {SOURCE_LEN_MAX} bytes"));
             return None;
         }
-        false => Some(kept(scripts, given)),
+        false => Some(given_script(scripts, given)),
     };
-    let Some((hash, source)) = found else {
+    let Some((digest, source, is_kept)) = found else {
         call.reply
             .error("NOSCRIPT No matching script. Please use EVAL.");
         return None;
     };
+    let shebang = match Shebang::of(&source) {
+        Ok(shebang) => shebang,
+        Err(words) => {
+            call.reply.error(words);
+            return None;
+        }
+    };
+    let reads_only = matches!(call.spec.id, Id::EvalRo | Id::EvalShaRo);
+    if reads_only && shebang.is_there() && !shebang.is_read_only {
+        call.reply
+            .error("ERR Can not execute a script with write flag using *_ro command.");
+        return None;
+    }
     Some(Box::new(Run {
-        source,
-        hash: hex(&hash),
         keys,
         arguments: arguments.from(rest).map(<[u8]>::to_vec).collect(),
-        stage: Stage::Read,
-        job_len: 0,
-        version: None,
-        is_read_only: matches!(call.spec.id, Id::EvalRo | Id::EvalShaRo),
-        began_ns: call.world.now.monotonic_ns,
-        queued: None,
+        shebang,
+        is_to_be_kept: !is_kept,
+        is_read_only: reads_only || shebang.is_read_only,
+        ..Run::new(source, digest, call.world.now)
     }))
 }
 
-/// The script, which is kept from now on.
-fn kept(scripts: &mut dyn Scripts, source: &[u8]) -> (Digest, Arc<[u8]>) {
-    let hash = sha1(source);
-    let source = scripts.find(&hash).unwrap_or_else(|| {
-        let source: Arc<[u8]> = source.into();
-        scripts.keep(hash, Arc::clone(&source));
-        source
-    });
-    (hash, source)
+/// A script that was sent, and whether it is kept already.
+fn given_script(scripts: &mut dyn Scripts, source: &[u8]) -> (Digest, Arc<[u8]>, bool) {
+    let digest = sha1(source);
+    match scripts.find(&digest) {
+        Some(kept) => (digest, kept, true),
+        None => (digest, source.into(), false),
+    }
 }
 
-/// SCRIPT LOAD, EXISTS, FLUSH.
-pub(super) fn script<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
-    let known = [("load", 3), ("exists", -3), ("flush", -2)];
-    let Some(name) = super::connection::subcommand(call, &known) else {
-        return;
-    };
+/// SCRIPT LOAD, EXISTS, FLUSH, KILL. One that is to be loaded is compiled first.
+pub(super) fn script<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Option<Box<Run>> {
+    let known = [("load", 3), ("exists", -3), ("flush", -2), ("kill", 2)];
+    let name = super::connection::subcommand(call, &known)?;
     let arguments = call.arguments;
+    let now = call.world.now;
     let Some(scripts) = call.world.observer.scripts() else {
-        return call.reply.error(NOT_HERE);
+        call.reply.error(NOT_HERE);
+        return None;
     };
     match name {
         "load" if arguments.get(2).len() > SOURCE_LEN_MAX => call
             .reply
             .error(format!("ERR a script has at most {SOURCE_LEN_MAX} bytes")),
         "load" => {
-            let (hash, _) = kept(scripts, arguments.get(2));
-            call.reply.bulk(hex(&hash));
+            let (digest, source, is_kept) = given_script(scripts, arguments.get(2));
+            match Shebang::of(&source) {
+                Err(words) => call.reply.error(words),
+                Ok(_) if is_kept => call.reply.bulk(hex(&digest)),
+                Ok(shebang) => {
+                    return Some(Box::new(Run {
+                        shebang,
+                        is_to_be_kept: true,
+                        is_loading: true,
+                        ..Run::new(source, digest, now)
+                    }));
+                }
+            }
         }
         "exists" => {
             call.reply.array(arguments.len() - 2);
@@ -446,6 +577,12 @@ pub(super) fn script<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
                 call.reply.integer(i64::from(found.is_some()));
             }
         }
+        "kill" => match scripts.kill() {
+            true => call.reply.simple("OK"),
+            false => call
+                .reply
+                .error("NOTBUSY No scripts in execution right now."),
+        },
         _ if arguments.len() == 2 || arguments.is(2, "sync") || arguments.is(2, "async") => {
             scripts.forget();
             call.reply.simple("OK");
@@ -454,6 +591,7 @@ pub(super) fn script<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
             .reply
             .error("ERR SCRIPT FLUSH only support SYNC|ASYNC option"),
     }
+    None
 }
 
 impl RespSession {
@@ -470,8 +608,21 @@ impl RespSession {
                 self.reply(out).null_array();
                 return Step::Done(0);
             }
+            Stage::Use => {
+                let used = world
+                    .keyspace
+                    .get(&run.keys[0], Access::Use, &mut |_| {})
+                    .ready();
+                if used.is_err() {
+                    self.script = Some(run);
+                    return Step::Pending(0);
+                }
+                // What was answered stands, whatever has come of this.
+                return Step::Done(0);
+            }
             Stage::Running => match world.observer.scripts().and_then(|scripts| scripts.take()) {
                 Some(job) => {
+                    let job = run.take_note_of(job, world);
                     run.stage = Stage::Commit(job);
                     Ok(Step::Done(0))
                 }
@@ -512,7 +663,7 @@ impl RespSession {
             }
             world.conclude();
         }
-        run.job_len = 0;
+        (run.job_len, run.answers_len) = (0, 0);
         let item_len = item.as_ref().map_or(0, OwnedItem::value_len);
         run.job_len = item_len + run.kept();
         let item = item.as_ref().map(OwnedItem::item);
@@ -547,6 +698,9 @@ impl RespSession {
                 is_read_only: run.is_read_only,
             },
             answer: None,
+            is_loading: run.is_loading,
+            is_compiled: false,
+            program_at: run.shebang.len,
             queued: run.queued.clone(),
             answers: None,
         });
@@ -614,7 +768,9 @@ impl RespSession {
             let mut reply = self.reply(out);
             match job.answers.take() {
                 Some(Ok(answers)) => reply.out.extend_from_slice(&answers),
-                Some(Err(TooMuch)) => reply.error(too_much()),
+                Some(Err(TooMuch)) => {
+                    reply.error(AtOnce::of(world.settings).too_much());
+                }
                 None => {}
             }
             let is_script = run.queued.is_none();

@@ -246,7 +246,7 @@ impl RespSession {
             Id::Scan => scan::scan(&mut call)?,
             Id::Keys => self.keys = keys::keys(&mut call),
             Id::Eval | Id::EvalRo | Id::EvalSha | Id::EvalShaRo => self.script = eval::eval(&mut call),
-            Id::Script => eval::script(&mut call),
+            Id::Script => self.script = eval::script(&mut call),
             Id::Auth => connection::auth(&mut call, identity),
             Id::Hello => connection::hello(&mut call, identity),
             Id::Client => connection::client(&mut call, identity),

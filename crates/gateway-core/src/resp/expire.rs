@@ -95,8 +95,9 @@ pub(super) fn expiry_of<K: Keyspace>(
         return None;
     };
     let factor = if unit == Unit::Seconds { 1000 } else { 1 };
+    // From the attempt that may be stored, not from one that another writer has undone.
     let base = if is_relative {
-        call.world.now.unix_ms as i64
+        call.world.next_now.unix_ms as i64
     } else {
         0
     };
@@ -194,7 +195,7 @@ pub(super) fn expire<K: Keyspace>(
         call.reply.not_an_integer();
         return Ok(());
     };
-    let now_ms = call.world.now.unix_ms as i64;
+    let now_ms = call.world.next_now.unix_ms as i64;
     let factor = if unit == Unit::Seconds { 1000 } else { 1 };
     let base = if is_relative { now_ms } else { 0 };
     let Some(at_ms) = given
@@ -297,7 +298,7 @@ pub(super) fn get_ex<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Result<(), 
     };
     // In case of a bad expiry: the error, to be said if the item exists.
     let error = call.reply.out.split_off(start);
-    let now_ms = call.world.now.unix_ms;
+    let now_ms = call.world.next_now.unix_ms;
     let reply = &mut call.reply;
     let mut found = None;
     let touched = call

@@ -124,6 +124,19 @@ impl Gathering {
         self.places.capacity() * size_of::<Place>()
     }
 
+    /// What has yet to come of a command that has begun to come in this input, if that
+    /// ends in the middle of an argument.
+    pub(super) fn rest(&self, input: &[u8]) -> Option<Skip> {
+        let Part::Whole((len, line_len)) = bulk_len(input.get(self.at..)?, true) else {
+            return None;
+        };
+        let end = self.at + line_len + len + 2;
+        Some(Skip {
+            bytes: end.checked_sub(input.len())?,
+            arguments: self.count.checked_sub(self.places.len() + 1)?,
+        })
+    }
+
     /// How many arguments the command has, with its name.
     pub(super) fn count(&self) -> usize {
         self.count

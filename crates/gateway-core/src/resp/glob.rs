@@ -1,17 +1,23 @@
 //! Patterns of SCAN and CONFIG GET: `*`, `?`, `[a-c]`, `[^x]`, `\` before a
 //! byte that is meant itself.
 
-/// Whether the pattern describes all of the text. Time is bounded by the
-/// product of their lengths: only the last star is ever tried again.
+/// Whether the pattern describes all of the text.
 pub(super) fn matches(pattern: &[u8], text: &[u8]) -> bool {
+    matches_counting(pattern, text, &mut 0)
+}
+
+/// The same, with the bytes that are compared added to `work`: at most about the product
+/// of the lengths, because only the last star is ever tried again.
+pub(super) fn matches_counting(pattern: &[u8], text: &[u8], work: &mut u64) -> bool {
     let (mut p, mut t) = (0, 0);
     // After the last star, and where in the text it stopped taking bytes.
     let mut star: Option<(usize, usize)> = None;
     while t < text.len() {
+        *work += 1;
         if pattern.get(p) == Some(&b'*') {
             star = Some((p + 1, t));
             p += 1;
-        } else if let Some(used) = one(&pattern[p..], text[t]) {
+        } else if let Some(used) = one(&pattern[p..], text[t], work) {
             p += used;
             t += 1;
         } else if let Some((after, taken)) = star {
@@ -26,12 +32,13 @@ pub(super) fn matches(pattern: &[u8], text: &[u8]) -> bool {
 }
 
 /// If the pattern's first element takes this byte: the element's length.
-fn one(pattern: &[u8], byte: u8) -> Option<usize> {
+fn one(pattern: &[u8], byte: u8, work: &mut u64) -> Option<usize> {
     match *pattern {
         [] => None,
         [b'?', ..] => Some(1),
         [b'[', ref class @ ..] => {
             let (is_in, used) = in_class(class, byte);
+            *work += used as u64;
             is_in.then_some(1 + used)
         }
         [b'\\', literal, ..] => (literal == byte).then_some(2),

@@ -2,9 +2,8 @@
 //! their turn in between. The answer begins with its length, so it is collected first.
 
 use super::execute::Call;
-use super::glob;
 use super::reply::Reply;
-use super::scan::{PATTERN_LEN_MAX, WORK_MAX};
+use super::scan::{Comparing, PATTERN_LEN_MAX};
 use super::{RespSession, Step};
 use crate::keyspace::{Keyspace, Ready as _};
 use crate::world::World;
@@ -20,6 +19,8 @@ pub(super) struct Keys {
     cursor: u64,
     found: Vec<u8>,
     count: usize,
+    /// Items that the next step looks at, at most.
+    step_len_max: usize,
 }
 
 /// Begins one, or answers what is wrong.
@@ -36,6 +37,7 @@ pub(super) fn keys<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Option<Keys> 
         cursor: 0,
         found: Vec::new(),
         count: 0,
+        step_len_max: usize::MAX,
     })
 }
 
@@ -43,13 +45,6 @@ impl Keys {
     /// Bytes that it keeps.
     pub(super) fn kept(&self) -> usize {
         self.found.capacity()
-    }
-
-    /// How many items to look at in one piece of work.
-    fn step_len(&self, page_len: usize) -> usize {
-        // Patterns are compared with each key: a long one takes shorter steps.
-        let work = self.pattern.as_ref().map_or(0, |pattern| pattern.len()) * 256;
-        page_len.min(WORK_MAX / 2 / work.max(1)).max(1)
     }
 }
 
@@ -61,18 +56,17 @@ impl RespSession {
         out: &mut Vec<u8>,
         world: &mut World<'_, K>,
     ) -> Step {
-        let step_len = keys.step_len(world.keyspace.page_len());
+        let page_len = world.keyspace.page_len();
+        let step_len = page_len.min(keys.step_len_max);
         let mark = (keys.found.len(), keys.count);
         let (pattern, found, count) = (&keys.pattern, &mut keys.found, &mut keys.count);
         let mut reply = Reply {
             out: found,
             is_resp3: false,
         };
+        let mut comparing = Comparing::new(pattern.as_deref());
         let listed = world.keyspace.list(keys.cursor, step_len, &mut |item| {
-            let is_asked_for = pattern
-                .as_ref()
-                .is_none_or(|pattern| glob::matches(pattern, item.key));
-            if is_asked_for {
+            if comparing.takes(item.key) {
                 reply.bulk(item.key);
                 *count += 1;
             }
@@ -83,6 +77,18 @@ impl RespSession {
             self.keys = Some(keys);
             return Step::Pending(0);
         };
+        world.keyspace.charge(comparing.work());
+        if let Some(compared) = comparing.gave_up_after()
+            && listed.is_ok()
+        {
+            // From the same place, with fewer keys: others have their turn first.
+            keys.found.truncate(mark.0);
+            keys.count = mark.1;
+            keys.step_len_max = compared.min(step_len / 2).max(1);
+            self.keys = Some(keys);
+            return Step::Done(0);
+        }
+        keys.step_len_max = (step_len * 2).min(page_len);
         let len_max = ANSWER_LEN_MAX.min(world.settings.answer_len_max);
         match listed {
             Err(fault) => self.reply(out).fault(&fault),

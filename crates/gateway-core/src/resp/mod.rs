@@ -42,7 +42,7 @@
 //! | `absent` | commands that there are not |
 //! | `documented` | the tables of commands in the documentation |
 //! | `scan`, `keys`, `glob` | SCAN, KEYS and patterns |
-//! | `eval`, `sha1` | EVAL, EVALSHA, SCRIPT |
+//! | `eval`, `shebang`, `sha1` | EVAL, EVALSHA, SCRIPT |
 //! | `transaction` | MULTI, EXEC, DISCARD, WATCH, UNWATCH |
 //! | `connection`, `server`, `describe`, `slow_log` | commands about the rest |
 
@@ -66,12 +66,13 @@ mod reply;
 mod scan;
 mod server;
 mod sha1;
+mod shebang;
 mod slow_log;
 mod table;
 mod transaction;
 mod write;
 
-use crate::keyspace::{Keyspace, Pending};
+use crate::keyspace::{Fault, Keyspace, Pending};
 use crate::session::{Driven, Session, Wants, is_work_done};
 use crate::world::World;
 use connection::Identity;
@@ -85,6 +86,7 @@ use parse::{LINE_LEN_MAX, Part, ProtocolError};
 use reply::Reply;
 use table::Id;
 use transaction::{Replay, Transaction, Watched};
+use trefoil_layout::op::Rejection;
 
 /// One connection that speaks RESP.
 #[derive(Debug, Default)]
@@ -276,7 +278,7 @@ impl RespSession {
                         reply.error("ERR WATCH inside MULTI is not allowed");
                         self.skip.arguments = count;
                     } else {
-                        open.begin_many(&input[..len], count);
+                        open.begin_many(spec, &input[..len], count);
                     }
                     return Step::Done(len);
                 }
@@ -342,7 +344,10 @@ impl Session for RespSession {
                 replay.at += len;
             }
             let is_replay = replay.is_some();
-            if let Some(replay) = replay.filter(|replay| replay.at < replay.bytes.len()) {
+            // Also while its last command goes on by itself.
+            let goes_on = self.keys.is_some() || self.script.is_some();
+            let is_left = |replay: &Replay| goes_on || replay.at < replay.bytes.len();
+            if let Some(replay) = replay.filter(is_left) {
                 self.replay = Some(replay);
             }
             let is_pending = matches!(step, Step::Pending(_));
@@ -382,6 +387,26 @@ impl Session for RespSession {
 
     fn is_authenticated(&self) -> bool {
         self.identity.is_authenticated()
+    }
+
+    fn is_bound(&self) -> bool {
+        self.replay.is_some()
+    }
+
+    fn refuse_unfinished(&mut self, input: &[u8], out: &mut Vec<u8>) -> bool {
+        let is_between = self.many.is_none() && self.inline.is_empty();
+        let rest = match is_between && self.gathering.is_begun() {
+            true => self.gathering.rest(input),
+            false => None,
+        };
+        let Some(rest) = rest else {
+            return false;
+        };
+        self.spoil();
+        self.reply(out).fault(&Fault::Rejected(Rejection::NoMemory));
+        self.gathering = self.gathering.take().done();
+        self.skip = rest;
+        true
     }
 
     fn kept(&self) -> usize {

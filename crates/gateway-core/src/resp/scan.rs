@@ -19,12 +19,60 @@ const COUNT_MAX: usize = 10_000;
 const ANSWER_LEN_MAX: usize = 256 * 1024;
 /// Longest pattern.
 pub(super) const PATTERN_LEN_MAX: usize = 1024;
-/// Most comparisons of bytes, but for one step.
-pub(super) const WORK_MAX: usize = 1 << 22;
+/// Most comparisons of bytes, but for one key.
+const WORK_MAX: u64 = 1 << 22;
 
 /// Most work of the keyspace, but for one step: an index that is almost empty has
 /// many places to look at.
 const LISTING_WORK_MAX: u64 = 1 << 20;
+
+/// Compares the keys of a page with a pattern, until that has come to more than it may:
+/// the page is then listed again, with fewer of them.
+pub(super) struct Comparing<'p> {
+    /// `None` matches everything.
+    pattern: Option<&'p [u8]>,
+    work: u64,
+    compared: usize,
+    has_given_up: bool,
+}
+
+impl<'p> Comparing<'p> {
+    pub(super) fn new(pattern: Option<&'p [u8]>) -> Self {
+        Comparing {
+            pattern,
+            work: 0,
+            compared: 0,
+            has_given_up: false,
+        }
+    }
+
+    /// Whether the key is one of those that are asked for.
+    pub(super) fn takes(&mut self, key: &[u8]) -> bool {
+        let Some(pattern) = self.pattern else {
+            return true;
+        };
+        // The first one is compared in any case.
+        self.has_given_up |= self.compared > 0 && self.work > WORK_MAX;
+        if self.has_given_up {
+            return false;
+        }
+        self.compared += 1;
+        glob::matches_counting(pattern, key, &mut self.work)
+    }
+
+    /// Bytes that were compared.
+    pub(super) fn work(&self) -> u64 {
+        self.work
+    }
+
+    /// How many keys were compared, if there were more.
+    pub(super) fn gave_up_after(&self) -> Option<usize> {
+        self.has_given_up.then_some(self.compared)
+    }
+}
+
+/// What one command answers and takes at most, about.
+pub(super) const COME_TO_MAX: usize = 2 << 20;
 
 /// What is asked for.
 struct Options<'a> {
@@ -102,11 +150,11 @@ pub(super) fn scan<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Result<(), Pe
     let Some(options) = options(call) else {
         return Ok(());
     };
-    let pattern_len = options.pattern.map_or(0, <[u8]>::len);
     let reply = &mut call.reply;
     let start = reply.out.len();
     let began = call.world.keyspace.work();
     let (mut looked_at, mut listed, mut work) = (0, 0, 0);
+    let mut step_len_left = usize::MAX;
     let page_len = call.world.keyspace.page_len();
     let (count, step_len_max) = match page_len > PAGE_LEN {
         true => (
@@ -116,20 +164,27 @@ pub(super) fn scan<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Result<(), Pe
         false => (options.count, STEP_LEN),
     };
     while looked_at < count {
-        let step_len = step_len_max.min(count - looked_at);
-        looked_at += step_len;
+        let step_len = step_len_max.min(count - looked_at).min(step_len_left);
+        let mark = (reply.out.len(), listed);
+        let mut comparing = Comparing::new(options.pattern);
         let step = call.world.keyspace.list(cursor, step_len, &mut |item| {
-            work += pattern_len * item.key.len();
-            let is_asked_for = !options.is_other_type
-                && options
-                    .pattern
-                    .is_none_or(|pattern| glob::matches(pattern, item.key));
-            if is_asked_for {
+            if !options.is_other_type && comparing.takes(item.key) {
                 reply.bulk(item.key);
                 listed += 1;
             }
         });
-        cursor = match step.ready()? {
+        let step = step.ready()?;
+        work += comparing.work();
+        if let Some(compared) = comparing.gave_up_after()
+            && step.is_ok()
+        {
+            reply.out.truncate(mark.0);
+            listed = mark.1;
+            step_len_left = compared.min(step_len / 2).max(1);
+            continue;
+        }
+        looked_at += step_len;
+        cursor = match step {
             Ok(cursor) => cursor,
             Err(fault) => {
                 reply.out.truncate(start);
@@ -146,6 +201,7 @@ pub(super) fn scan<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Result<(), Pe
             break;
         }
     }
+    call.world.keyspace.charge(work);
     // What stands before the keys is known only now.
     let mut head = Vec::new();
     let mut digits = Vec::new();

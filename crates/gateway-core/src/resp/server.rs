@@ -4,7 +4,7 @@ use super::connection::{help, subcommand};
 use super::execute::Call;
 use super::gather::value_len_max;
 use super::glob;
-use crate::keyspace::{Keyspace, Pending, Ready as _};
+use crate::keyspace::{FLUSH_WORK, Keyspace, Pending, REPORT_WORK, Ready as _};
 use crate::world::{Command, Ending, Isolation, Role, World};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -18,7 +18,9 @@ const SLOW_LOG_LEN: usize = 128;
 
 /// DBSIZE.
 pub(super) fn db_size<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Result<(), Pending> {
-    match call.world.keyspace.totals().ready()? {
+    let totals = call.world.keyspace.totals().ready()?;
+    call.world.keyspace.charge(REPORT_WORK);
+    match totals {
         Ok(totals) => call.reply.integer(totals.items as i64),
         Err(fault) => call.reply.fault(&fault),
     }
@@ -37,7 +39,9 @@ pub(super) fn flush<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Result<(), P
         return Ok(());
     }
     let now_ms = call.world.now.unix_ms;
-    let ending = match call.world.keyspace.flush(now_ms).ready()? {
+    let flushed = call.world.keyspace.flush(now_ms).ready()?;
+    call.world.keyspace.charge(FLUSH_WORK);
+    let ending = match flushed {
         Ok(()) => {
             call.reply.simple("OK");
             Ending::Hit
@@ -163,6 +167,7 @@ fn processed(statistics: &BTreeMap<String, String>) -> u64 {
 pub(super) fn info<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Result<(), Pending> {
     // Without them the front door's own counters are better than nothing.
     let totals = call.world.keyspace.totals().ready()?.unwrap_or_default();
+    call.world.keyspace.charge(REPORT_WORK);
     let items = totals.items;
     let eviction = call.world.keyspace.eviction().to_owned();
     let mut statistics = BTreeMap::new();
@@ -218,6 +223,7 @@ fn configuration<K: Keyspace>(
     call: &mut Call<'_, '_, '_, K>,
 ) -> Result<Vec<(&'static str, String)>, Pending> {
     let totals = call.world.keyspace.totals().ready()?;
+    call.world.keyspace.charge(REPORT_WORK);
     // As Redis has it: -1 keeps nothing.
     let mut slow_us = "-1".to_owned();
     let slow = &mut |name: &str, value: &str| {
@@ -276,6 +282,7 @@ pub(super) fn config<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Result<(), 
         }
         Some("resetstat") => {
             let totals = call.world.keyspace.totals().ready()?.unwrap_or_default();
+            call.world.keyspace.charge(REPORT_WORK);
             call.world.observer.reset(&totals);
             call.reply.simple("OK");
         }

@@ -4,7 +4,7 @@
 use super::connection::{help, subcommand};
 use super::execute::Call;
 use super::parse::number;
-use crate::keyspace::Keyspace;
+use crate::keyspace::{Keyspace, REPORT_WORK};
 use crate::world::{Role, SlowCommand};
 
 /// Entries shown unless told otherwise.
@@ -25,6 +25,7 @@ const HELP: &[&str] = &[
 pub(super) fn slow_log<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
     /// Names and how many arguments they have in all, at least if negative.
     const SUBCOMMANDS: [(&str, i32); 4] = [("get", -2), ("help", 2), ("len", 2), ("reset", 2)];
+    call.world.keyspace.charge(REPORT_WORK);
     match subcommand(call, &SUBCOMMANDS) {
         None => {}
         Some("help") => help(call, HELP),

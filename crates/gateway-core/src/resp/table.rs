@@ -265,6 +265,29 @@ impl Spec {
         }
     }
 
+    /// Whether it answers a value, or a part of one.
+    pub(super) fn answers_values(&self) -> bool {
+        matches!(
+            self.id,
+            Id::Get
+                | Id::GetDel
+                | Id::GetEx
+                | Id::GetRange
+                | Id::GetSet
+                | Id::MGet
+                | Id::Set
+                | Id::SubStr
+        )
+    }
+
+    /// Whether it is executed by a thread, so that it is not done when it returns.
+    pub(super) fn runs_elsewhere(&self) -> bool {
+        matches!(
+            self.id,
+            Id::Eval | Id::EvalRo | Id::EvalSha | Id::EvalShaRo | Id::Script
+        )
+    }
+
     /// Whether it may come before authentication.
     pub(super) fn is_before_auth(&self) -> bool {
         self.flags.contains(&"no_auth")

@@ -7,6 +7,7 @@
 //! |---|---|---|
 //! | one | over a draft of the item, which is stored iff the item has not changed ([`DraftKeyspace`]) | all of it or nothing, everywhere |
 //! | several, the store is in this process | at a stretch, all event loops standing still ([`Keyspace::isolate`]) | all of it or nothing, at this front door |
+//! | the same, and it may take too long for that, by an estimate | one after another; refused if the operator wants strictness, or a key is watched | parts |
 //! | several, any other cell | one after another, each by itself | parts; refused if the operator wants strictness, or a key is watched |
 //!
 //! A watch is the version that a key had. A version never comes back, so an equal one
@@ -18,8 +19,8 @@ use super::reply::Reply;
 use super::table::{Id, Spec, lookup};
 use super::{RespSession, Step};
 use crate::draft::{DraftKeyspace, DraftNotes};
-use crate::keyspace::{Access, Decision, Keyspace, Pending, Ready as _, Updated};
-use crate::world::{Command, Ending, Isolation, Progress, Role, World};
+use crate::keyspace::{Access, Decision, HOME_WORK, Keyspace, Pending, Ready as _, Updated};
+use crate::world::{Command, Ending, Isolation, Now, Progress, Role, Settings, World};
 use std::collections::HashMap;
 use trefoil_layout::Version;
 use trefoil_layout::limits::KEY_LEN_MAX;
@@ -32,14 +33,16 @@ const COMMANDS_MAX: usize = 1 << 16;
 const WATCHED_MAX: usize = 1024;
 /// Keys and commands that are executed at a stretch: others stand still meanwhile.
 pub(super) const STRETCH_OPERATIONS_MAX: usize = 4096;
-/// Bytes of answers, and work of the keyspace, after which a stretch ends.
-const STRETCH_LEN_MAX: usize = 16 << 20;
 /// Commands of one key whose answers, or values that are read and stored, are longer are
 /// executed elsewhere, like a script: other connections wait meanwhile.
 const ON_LOOP_LEN_MAX: usize = 128 << 10;
-/// The same where a stretch must not end early, by an estimate from above; and of
-/// commands of one key that are executed at once.
-pub(super) const AT_ONCE_LEN_MAX: usize = 64 << 20;
+/// Bytes that commands which are executed at once may read and store, and as many of
+/// their answers: of a stretch by an estimate from above.
+const AT_ONCE_LEN_MAX: usize = 64 << 20;
+/// What a command about the server answers and takes at most, in that estimate.
+const REPORT_LEN: usize = 64 << 10;
+/// What each command answers beside values, and each key of it.
+const ANSWER_HEAD_LEN: usize = 64;
 
 const REFUSED: &str = "EXECABORT Transaction refused, nothing was applied:";
 
@@ -52,12 +55,17 @@ pub(super) struct Transaction {
     operations: usize,
     /// Some are scripts: those are executed elsewhere, and not at a stretch.
     has_scripts: bool,
+    /// Some list all keys.
+    lists_keys: bool,
     /// A command was refused when it was queued: nothing will be executed.
     is_spoilt: bool,
     /// It was refused for its length, which is yet to be said.
     owes_refusal: bool,
     /// That was said in the place of the answer to the command that is coming.
     is_answered: bool,
+    /// The item over which the commands were executed last, by its version, and when:
+    /// they come to the same if they are executed over it again.
+    decided: Option<(Option<Version>, Now)>,
     /// Arguments of a command of many keys that are still to come, and bytes of the
     /// one that is coming.
     left: usize,
@@ -68,12 +76,73 @@ pub(super) struct Transaction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TooMuch;
 
-/// What is said then.
-pub(super) fn too_much() -> String {
-    format!(
-        "{REFUSED} more than {AT_ONCE_LEN_MAX} bytes of answers, or of values that are read and \
-         stored"
-    )
+/// What commands that are executed at once may come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AtOnce {
+    /// Bytes that they read and store.
+    work: usize,
+    /// Bytes of their answers: what one connection may keep, so that none is closed for
+    /// an answer after all of it was applied.
+    answers: usize,
+}
+
+impl AtOnce {
+    /// The most.
+    pub(super) fn of(settings: &Settings) -> Self {
+        AtOnce {
+            work: AT_ONCE_LEN_MAX,
+            answers: AT_ONCE_LEN_MAX.min(settings.answer_len_max),
+        }
+    }
+
+    /// As much as this of either.
+    pub(super) fn room(len: usize) -> Self {
+        AtOnce {
+            work: len,
+            answers: len,
+        }
+    }
+
+    /// The same for something with less room for either.
+    pub(super) fn up_to(self, len_max: usize) -> Self {
+        AtOnce {
+            work: self.work.min(len_max),
+            answers: self.answers.min(len_max),
+        }
+    }
+
+    /// Most bytes of answers.
+    pub(super) fn answers_len_max(&self) -> usize {
+        self.answers
+    }
+
+    /// What is said of more.
+    pub(super) fn too_much(&self) -> String {
+        format!(
+            "{REFUSED} more than {} bytes of answers, or {} of values that are read and stored",
+            self.answers, self.work
+        )
+    }
+}
+
+/// What commands come to at most: see [`Transaction::estimate`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Estimate {
+    work: usize,
+    answers: usize,
+}
+
+impl Estimate {
+    fn both(len: usize) -> Self {
+        Estimate {
+            work: len,
+            answers: len,
+        }
+    }
+
+    fn fits(&self, at_once: &AtOnce) -> bool {
+        self.work <= at_once.work && self.answers <= at_once.answers
+    }
 }
 
 /// Where commands of one key are executed.
@@ -147,7 +216,8 @@ impl Transaction {
 
     /// Queues a whole command, and answers.
     pub(super) fn queue(&mut self, bytes: &[u8], spec: &Spec, reply: &mut Reply<'_>) {
-        self.has_scripts |= matches!(spec.id, Id::Eval | Id::EvalRo | Id::EvalSha | Id::EvalShaRo);
+        self.has_scripts |= spec.runs_elsewhere();
+        self.lists_keys |= spec.id == Id::Keys;
         self.commands += 1;
         self.operations += 1;
         self.push(bytes);
@@ -164,9 +234,9 @@ impl Transaction {
     }
 
     /// Begins to queue a command of many keys, with the bytes up to those.
-    pub(super) fn begin_many(&mut self, head: &[u8], count: usize) {
+    pub(super) fn begin_many(&mut self, spec: &Spec, head: &[u8], count: usize) {
         self.commands += 1;
-        self.operations += count;
+        self.operations += count / spec.keys.2 as usize;
         self.left = count;
         self.push(head);
     }
@@ -200,22 +270,30 @@ impl Transaction {
         Step::Done(len)
     }
 
-    /// What its answers, and the bytes that it reads and stores, come to at most, if
-    /// the values under keys have these lengths now.
-    fn estimate(&self, len_of: &mut dyn FnMut(&[u8]) -> usize) -> usize {
+    /// What it comes to at most, if the values under keys have these lengths now, and a
+    /// list of all keys comes to that.
+    fn estimate(&self, len_of: &mut dyn FnMut(&[u8]) -> usize, all_keys: Estimate) -> Estimate {
         let mut lens: HashMap<&[u8], usize> = HashMap::new();
-        let (mut sum, mut at) = (0_usize, 0);
+        let (mut work, mut answers, mut at) = (0_usize, 0_usize, 0);
         while let Some((words, end)) = arguments(&self.queue, at) {
-            sum = sum.saturating_add(end - at);
+            // Some answer their arguments.
+            work = work.saturating_add(end - at);
+            let len = end - at;
             at = end;
             let Some(spec) = words.first().and_then(|name| lookup(name)) else {
+                answers = answers.saturating_add(len + ANSWER_HEAD_LEN);
                 continue;
             };
-            if spec.id == Id::Keys {
-                sum = sum.saturating_add(super::keys::ANSWER_LEN_MAX);
-            }
             let (first, last, step) = spec.keys;
             if first == 0 {
+                let more = match spec.id {
+                    Id::Keys => all_keys,
+                    Id::Scan => Estimate::both(super::scan::COME_TO_MAX),
+                    _ if is_plain_in_draft(spec) => Estimate::both(ANSWER_HEAD_LEN),
+                    _ => Estimate::both(REPORT_LEN),
+                };
+                work = work.saturating_add(more.work);
+                answers = answers.saturating_add(len).saturating_add(more.answers);
                 continue;
             }
             let (first, step) = (first as usize, step as usize);
@@ -223,10 +301,18 @@ impl Transaction {
                 -1 => words.len() - 1,
                 last => last as usize,
             };
+            answers = answers.saturating_add(ANSWER_HEAD_LEN);
             for index in (first..words.len().min(last + 1)).step_by(step) {
                 let key = words[index];
                 let len = lens.entry(key).or_insert_with(|| len_of(key));
-                sum = sum.saturating_add(*len);
+                work = work.saturating_add(*len);
+                // SET answers the value before it if an option says so.
+                let is_plain_set = spec.id == Id::Set && words.len() == 3;
+                let of_value = match spec.answers_values() && !is_plain_set {
+                    true => *len,
+                    false => 0,
+                };
+                answers = answers.saturating_add(of_value + ANSWER_HEAD_LEN);
                 if spec.role() > Role::Read {
                     let given = match step {
                         1 => &words[index + 1..],
@@ -244,11 +330,11 @@ impl Transaction {
                     };
                     let reach = reach.and_then(|reach| usize::try_from(reach).ok());
                     *len = (*len).max(reach.unwrap_or(0)).saturating_add(given);
-                    sum = sum.saturating_add(*len);
+                    work = work.saturating_add(*len);
                 }
             }
         }
-        sum
+        Estimate { work, answers }
     }
 
     /// The keys that it touches; `false`: it also has commands that are about more
@@ -292,15 +378,27 @@ fn is_plain_in_draft(spec: &Spec) -> bool {
 }
 
 /// See [`Transaction::estimate`].
-fn estimate<K: Keyspace>(open: &Transaction, world: &mut World<'_, K>) -> usize {
-    open.estimate(&mut |key| {
+fn estimate<K: Keyspace>(open: &Transaction, world: &mut World<'_, K>) -> Estimate {
+    let all_keys =
+        match open.lists_keys && world.keyspace.isolates() {
+            true => world.keyspace.totals().map_or(
+                Estimate::both(super::keys::ANSWER_LEN_MAX),
+                |totals| Estimate {
+                    work: ((totals.items + totals.index_buckets) * HOME_WORK) as usize,
+                    answers: totals.entry_bytes as usize,
+                },
+            ),
+            false => Estimate::both(super::keys::ANSWER_LEN_MAX),
+        };
+    let mut len_of = |key: &[u8]| {
         let mut len = 0;
         // What cannot be read is not answered either.
         let _ = world.keyspace.get(key, Access::Peek, &mut |item| {
             len = item.map_or(0, |item| item.value.len());
         });
         len
-    })
+    };
+    open.estimate(&mut len_of, all_keys)
 }
 
 /// The arguments of the whole command at this place, and where the next one begins.
@@ -393,7 +491,7 @@ impl RespSession {
         out: &mut Vec<u8>,
         world: &mut World<'_, K>,
     ) -> Result<Step, Pending> {
-        let Some(open) = self.transaction.take() else {
+        let Some(mut open) = self.transaction.take() else {
             self.reply(out).error("ERR EXEC without MULTI");
             return Ok(Step::Done(len));
         };
@@ -424,7 +522,7 @@ impl RespSession {
             }
             Touched::One(key) if is_plain => {
                 let key = key.to_vec();
-                match self.exec_one_key(&key, &open, out, world) {
+                match self.exec_one_key(&key, &mut open, out, world) {
                     Err(Pending) => {
                         self.transaction = Some(open);
                         return Err(Pending);
@@ -440,23 +538,27 @@ impl RespSession {
                     }
                 }
             }
-            _ if isolates && !(is_long && is_held) => {
+            _ if isolates && !is_long => {
+                let at_once = AtOnce::of(world.settings);
                 world.keyspace.isolate();
                 if !self.is_unchanged(world) {
                     self.reply(out).null_array();
-                } else if is_held && estimate(&open, world) > AT_ONCE_LEN_MAX {
+                } else if estimate(&open, world).fits(&at_once) {
+                    self.begin_replay(*open, out);
+                    self.stretch(out, world);
+                } else if is_held {
                     self.reply(out).error(format!(
-                        "{REFUSED} with more than {AT_ONCE_LEN_MAX} bytes of values it cannot be \
-                         executed at a stretch, under WATCH or with --transactions strict"
+                        "{REFUSED} it may come to more than {} bytes of answers, or {} of values, \
+                         and cannot be executed at a stretch, under WATCH or with \
+                         --transactions strict",
+                        at_once.answers, at_once.work
                     ));
                 } else {
                     self.begin_replay(*open, out);
-                    if !is_long {
-                        self.stretch(is_held, out, world);
-                    }
                 }
                 world.keyspace.end_isolation();
             }
+            _ if isolates && !is_held => self.begin_replay(*open, out),
             _ if isolates => self.reply(out).error(format!(
                 "{REFUSED} more than {STRETCH_OPERATIONS_MAX} keys or commands cannot be \
                  executed at a stretch, under WATCH or with --transactions strict"
@@ -486,16 +588,10 @@ impl RespSession {
         }
     }
 
-    /// Executes the commands that are being replayed, at a stretch: all of them if
-    /// nothing may come in between, else as far as that may take.
-    fn stretch<K: Keyspace>(&mut self, is_held: bool, out: &mut Vec<u8>, world: &mut World<'_, K>) {
-        let (began, start) = (world.keyspace.work(), out.len());
-        let out_len_max = match is_held {
-            true => usize::MAX,
-            false => start + STRETCH_LEN_MAX,
-        };
+    /// Executes the commands that are being replayed, at a stretch: all of them.
+    fn stretch<K: Keyspace>(&mut self, out: &mut Vec<u8>, world: &mut World<'_, K>) {
         while let Some(mut replay) = self.replay.take() {
-            let step = self.step(&replay.bytes[replay.at..], out, out_len_max, world);
+            let step = self.step(&replay.bytes[replay.at..], out, usize::MAX, world);
             let is_done = match step {
                 Step::Done(len) => {
                     world.conclude();
@@ -516,11 +612,6 @@ impl RespSession {
                 return;
             }
             self.replay = Some(replay);
-            let work = world.keyspace.work().wrapping_sub(began);
-            let is_over = out.len() >= out_len_max || work > STRETCH_LEN_MAX as u64;
-            if is_over && !is_held {
-                return;
-            }
         }
     }
 
@@ -539,33 +630,49 @@ impl RespSession {
     fn exec_one_key<K: Keyspace>(
         &mut self,
         key: &[u8],
-        open: &Transaction,
+        open: &mut Transaction,
         out: &mut Vec<u8>,
         world: &mut World<'_, K>,
     ) -> Result<Place, Pending> {
-        let len_max = match world.observer.scripts() {
-            Some(_) => ON_LOOP_LEN_MAX,
-            None => AT_ONCE_LEN_MAX,
+        let most = AtOnce::of(world.settings);
+        let at_once = match world.observer.scripts() {
+            Some(_) => most.up_to(ON_LOOP_LEN_MAX),
+            None => most,
         };
         let watched = self.watched.first().map(|watched| watched.version);
         let value_len_max = world.keyspace.value_len_max();
-        let (settings, now, connection) = (world.settings, world.now, world.connection);
+        let (settings, connection) = (world.settings, world.connection);
+        let attempt_now = world.next_now;
         let mut answers = Vec::new();
         let mut notes = DraftNotes::default();
         let (mut is_stale, mut is_used) = (false, false);
         let (mut executed, mut work) = (Ok(()), 0);
         let identity = &self.identity;
+        let Transaction {
+            queue,
+            commands,
+            decided,
+            ..
+        } = open;
         let updated = world.keyspace.update_apart(key, &mut |item, scratch| {
             answers.clear();
             notes.clear();
-            is_stale = watched.is_some_and(|version| version != item.map(|item| item.version));
+            let version = item.map(|item| item.version);
+            is_stale = watched.is_some_and(|watched| watched != version);
+            // The time of the attempt: expiries count from it.
+            let now = match *decided {
+                // Of nothing there are no versions to tell.
+                Some((before, now)) if before == version && version.is_some() => now,
+                _ => attempt_now,
+            };
+            *decided = Some((version, now));
             let mut draft = DraftKeyspace::new(key, item, now.unix_ms, value_len_max);
             if !is_stale {
                 let mut session = RespSession {
                     identity: identity.clone(),
                     ..RespSession::default()
                 };
-                session.reply(&mut answers).array(open.commands);
+                session.reply(&mut answers).array(*commands);
                 let mut world = World {
                     keyspace: &mut draft,
                     observer: &mut notes,
@@ -575,7 +682,7 @@ impl RespSession {
                     progress: Progress::Begun,
                     connection,
                 };
-                executed = session.execute_all(&open.queue, &mut answers, len_max, &mut world);
+                executed = session.execute_all(queue, &mut answers, at_once, &mut world);
             }
             work += draft.work();
             is_used = draft.is_used();
@@ -587,17 +694,18 @@ impl RespSession {
         world.keyspace.charge(work);
         match updated.ready()? {
             Ok(_) if is_stale => self.reply(out).null_array(),
-            Ok(_) if executed.is_err() && len_max < AT_ONCE_LEN_MAX => {
+            Ok(_) if executed.is_err() && at_once != most => {
                 return Ok(Place::Elsewhere);
             }
-            Ok(_) if executed.is_err() => self.reply(out).error(too_much()),
+            Ok(_) if executed.is_err() => self.reply(out).error(most.too_much()),
             Ok(updated) => {
-                if updated == Updated::Kept && is_used {
-                    // What it answered stands, whatever comes of this.
-                    let _ = world.keyspace.get(key, Access::Use, &mut |_| {}).ready()?;
-                }
                 out.extend_from_slice(&answers);
                 notes.tell(key, world.observer);
+                if updated == Updated::Kept && is_used {
+                    // It counts as used: by a request of its own, for this one has had
+                    // its operation.
+                    self.script = Some(Run::of_use(key.to_vec(), world.now));
+                }
             }
             Err(fault) => {
                 self.reply(out).fault(&fault);
@@ -612,18 +720,17 @@ impl RespSession {
         Ok(Place::Here)
     }
 
-    /// Executes whole commands over a keyspace that is always ready, whose work and
-    /// answers may come to `len_max` bytes each: one value beyond that is noticed,
-    /// two are not kept.
+    /// Executes whole commands over a keyspace that is always ready, as far as they come
+    /// to no more than this: one value beyond that is noticed, two are not kept.
     pub(super) fn execute_all<K: Keyspace>(
         &mut self,
         commands: &[u8],
         out: &mut Vec<u8>,
-        len_max: usize,
+        at_once: AtOnce,
         world: &mut World<'_, K>,
     ) -> Result<(), TooMuch> {
         let (mut at, began, start) = (0, world.keyspace.work(), out.len());
-        let out_len_max = start.saturating_add(len_max);
+        let out_len_max = start.saturating_add(at_once.answers);
         while at < commands.len() {
             match self.step(&commands[at..], out, out_len_max, world) {
                 Step::Done(len) => at += len,
@@ -634,7 +741,7 @@ impl RespSession {
             }
             world.conclude();
             let work = world.keyspace.work().wrapping_sub(began);
-            if out.len() > out_len_max || work > len_max as u64 {
+            if out.len() > out_len_max || work > at_once.work as u64 {
                 return Err(TooMuch);
             }
         }

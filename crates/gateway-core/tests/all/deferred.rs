@@ -460,6 +460,7 @@ const INLINE: &[&str] = &[
     "WATCH @a @b\r\n",
     "WATCH @a\r\nMULTI\r\nGETSET @a 7\r\nDEL @a\r\nEXEC\r\n",
     "MULTI\r\nSET @a 1\r\nDISCARD\r\n",
+    "MULTI\r\nGET @a\r\nSTRLEN @a\r\nEXEC\r\n",
     "SCAN 0 COUNT 3\r\n",
     "SCAN 0 COUNT 300\r\n",
     "KEYS *\r\n",
@@ -582,6 +583,8 @@ fn shuffled<S: Session>(new: fn() -> S, seed: u64, make: impl Fn(&mut Random, u8
     let letters = [b'l', b'm', b'n', b'o'];
     let shuffler = Shuffler::new(seed, ready, lost);
     let mut keyspace = DeferredKeyspace::new(shuffler, Duration::from_secs(3600), seed);
+    // There may be little room for what requests hold meanwhile.
+    keyspace.limit_held(*random.pick(&[usize::MAX, 3, 30, 1000]));
     let mut connections: Vec<_> = letters
         .iter()
         .enumerate()
@@ -832,6 +835,191 @@ fn what_is_kept_for_a_parked_connection_is_told() {
     ];
     assert_eq!(held, expected);
     assert_eq!(keyspace.held(2), 0);
+}
+
+/// Reads at once, and changes when it is polled: one long item under each key.
+struct LongItems {
+    value: Vec<u8>,
+    waiting: Vec<(Ticket, Operation)>,
+    /// Operations that came, with what they hold.
+    submitted: Vec<usize>,
+}
+
+impl Executor for LongItems {
+    fn try_get(
+        &mut self,
+        _key: &[u8],
+        _access: Access,
+        with: &mut dyn FnMut(Option<&Item<'_>>),
+    ) -> Option<Result<(), Fault>> {
+        let item = trefoil_gateway_core::keyspace::NewItem {
+            value: &self.value,
+            ..Default::default()
+        };
+        let version = trefoil_layout::Version::new(1, 1, 0);
+        with(Some(&OwnedItem::stored(&item, version).item()));
+        Some(Ok(()))
+    }
+
+    fn submit(&mut self, ticket: Ticket, operation: Operation) -> Option<Outcome> {
+        self.submitted.push(operation.held_len());
+        self.waiting.push((ticket, operation));
+        None
+    }
+
+    fn poll(&mut self, each: &mut dyn FnMut(Ticket, Outcome)) {
+        for (ticket, _) in self.waiting.drain(..) {
+            let version = trefoil_layout::Version::new(2, 1, 0);
+            each(ticket, Outcome::Changed(Ok(Changed::Stored(version))));
+        }
+    }
+
+    fn value_len_max(&self) -> usize {
+        16 << 20
+    }
+}
+
+/// Ten clients set an expiry of something long: no more copies than there is room for.
+#[test]
+fn what_parked_requests_hold_is_bounded_before_they_begin() {
+    const LEN: usize = 1 << 20;
+    const ROOM: usize = 5 * LEN;
+    let items = LongItems {
+        value: vec![b'v'; LEN],
+        waiting: Vec::new(),
+        submitted: Vec::new(),
+    };
+    let mut keyspace = DeferredKeyspace::new(items, Duration::from_secs(1), 1);
+    keyspace.limit_held(ROOM);
+    let mut notes = Notes::default();
+    let mut connections: Vec<_> = (0..10)
+        .map(|number| {
+            let input = b"touch a 100\r\n".to_vec();
+            let mut connection = Connection::new(MemcacheSession::new(), number, input);
+            connection.come = connection.input.len();
+            connection
+        })
+        .collect();
+    // One that goes while it waits takes its place with it.
+    let mut order = Vec::new();
+    for tick in 1..50 {
+        for connection in &mut connections {
+            if !connection.is_parked && !connection.is_over {
+                connection.turn(&mut keyspace, &mut notes, 1 << 16, now(tick));
+                if connection.is_over {
+                    order.push(connection.number);
+                }
+            }
+        }
+        if tick == 1 {
+            keyspace.forget(7);
+            connections.remove(7);
+        }
+        let held: usize = (0..10).map(|number| keyspace.held(number)).sum();
+        assert!(held <= ROOM, "{held}");
+        keyspace.poll(now(tick).monotonic_ns, &mut |number| {
+            let is_it = |connection: &&mut Connection<_>| connection.number == number;
+            let found = connections.iter_mut().find(is_it);
+            found.expect("it has not gone").is_parked = false;
+        });
+        let held: usize = (0..10).map(|number| keyspace.held(number)).sum();
+        assert!(held <= ROOM, "{held}");
+    }
+    assert_eq!(order, [0, 1, 2, 3, 4, 5, 6, 8, 9]);
+    assert_eq!(keyspace.executor().submitted.len(), 9, "each once");
+    assert_eq!(keyspace.due_ns(), None);
+}
+
+/// Nothing is there, and the first change comes too late.
+#[derive(Default)]
+struct Contended {
+    waiting: Vec<(Ticket, Operation)>,
+    expiries: Vec<u64>,
+}
+
+impl Executor for Contended {
+    fn try_get(
+        &mut self,
+        _key: &[u8],
+        _access: Access,
+        _with: &mut dyn FnMut(Option<&Item<'_>>),
+    ) -> Option<Result<(), Fault>> {
+        None
+    }
+
+    fn submit(&mut self, ticket: Ticket, operation: Operation) -> Option<Outcome> {
+        self.waiting.push((ticket, operation));
+        None
+    }
+
+    fn poll(&mut self, each: &mut dyn FnMut(Ticket, Outcome)) {
+        for (ticket, operation) in self.waiting.drain(..) {
+            let outcome = match operation {
+                Operation::Get { .. } => Outcome::Item(Ok(None)),
+                Operation::Change {
+                    change: Change::Store(item),
+                    ..
+                } => {
+                    self.expiries.push(item.item().expiry_ms);
+                    let version = trefoil_layout::Version::new(1, 1, 0);
+                    Outcome::Changed(Ok(match self.expiries.len() {
+                        1 => Changed::Lost,
+                        _ => Changed::Stored(version),
+                    }))
+                }
+                other => panic!("{other:?}"),
+            };
+            each(ticket, outcome);
+        }
+    }
+
+    fn value_len_max(&self) -> usize {
+        1000
+    }
+}
+
+/// A lock lives as long as it says from the attempt on that took it.
+#[test]
+fn expiries_count_from_the_attempt_that_stored() {
+    for (input, answer) in [
+        ("SET lock me NX PX 10000\r\n", "+OK\r\n"),
+        (
+            "MULTI\r\nSET lock me NX\r\nPEXPIRE lock 10000\r\nEXEC\r\n",
+            "+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n+OK\r\n:1\r\n",
+        ),
+    ] {
+        counts_from_the_last_attempt(RespSession::new(), input, answer);
+    }
+    let add = "add lock 0 10 2\r\nme\r\n";
+    counts_from_the_last_attempt(MemcacheSession::new(), add, "STORED\r\n");
+}
+
+fn counts_from_the_last_attempt<S: Session>(session: S, input: &str, answer: &str) {
+    let mut keyspace = DeferredKeyspace::new(Contended::default(), Duration::from_secs(3600), 1);
+    let mut notes = Notes::default();
+    let mut connection = Connection::new(session, 1, input.as_bytes().to_vec());
+    connection.come = connection.input.len();
+    let mut seconds = 0;
+    while !connection.is_over {
+        seconds += 1;
+        assert!(seconds < 100);
+        let now = Now {
+            unix_ms: NOW_MS + seconds * 1000,
+            monotonic_ns: seconds * 1_000_000_000,
+        };
+        keyspace.poll(now.monotonic_ns, &mut |_| connection.is_parked = false);
+        if !connection.is_parked {
+            connection.turn(&mut keyspace, &mut notes, 1 << 16, now);
+        }
+    }
+    assert_eq!(String::from_utf8_lossy(&connection.output), answer);
+    // First: read in the first second, decided over in the second one.
+    let expiries = &keyspace.executor().expiries;
+    let [first, last] = expiries[..] else {
+        panic!("{expiries:?}");
+    };
+    assert_eq!(first, NOW_MS + 12_000, "{input}");
+    assert!(last > first + 1000, "{input}: {first}, {last}");
 }
 
 /// Counts operations under way: nothing is answered before `poll`.

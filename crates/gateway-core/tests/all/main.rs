@@ -10,6 +10,7 @@ mod memcache_text;
 mod resp;
 mod resp_commands;
 mod resp_differential;
+mod resp_scripts;
 mod rig;
 mod roles;
 mod work;

@@ -86,6 +86,10 @@ impl Keyspace for Sparse {
     fn work(&self) -> u64 {
         self.work + self.inner.work()
     }
+
+    fn charge(&mut self, work: u64) {
+        self.work += work;
+    }
 }
 
 /// The answers to `input`, and the work of each drive.
@@ -175,6 +179,107 @@ fn short_answers_of_long_values_leave_others_their_turn() {
         COMMAND_COUNT
     );
     assert!(*works.iter().max().unwrap() < DRIVE_WORK_MAX + long);
+}
+
+/// What is stored counts, also where nothing was there before.
+#[test]
+fn values_that_are_made_leave_others_their_turn() {
+    let command_work = 2 * VALUE_LEN as u64;
+    let input: String = (0..COMMAND_COUNT)
+        .map(|number| format!("SETRANGE fresh{number} 1048575 x\r\n"))
+        .collect();
+    let (out, works) = drives(RespSession::new(), input.as_bytes());
+    assert_eq!(out, b":1048576\r\n".repeat(COMMAND_COUNT));
+    assert_eq!(
+        works.iter().sum::<u64>(),
+        (COMMAND_COUNT * VALUE_LEN) as u64
+    );
+    assert!(*works.iter().max().unwrap() < DRIVE_WORK_MAX + command_work);
+}
+
+/// Reports and flushes look at far more than they answer.
+#[test]
+fn reports_and_flushes_leave_others_their_turn() {
+    for command in [
+        "INFO",
+        "CONFIG GET maxmemory",
+        "CONFIG RESETSTAT",
+        "DBSIZE",
+        "SLOWLOG LEN",
+        "SLOWLOG GET",
+        "FLUSHALL",
+    ] {
+        let input = format!("{command}\r\n").repeat(COMMAND_COUNT);
+        let (_, works) = drives(RespSession::new(), input.as_bytes());
+        assert!(
+            works.len() > COMMAND_COUNT / 5,
+            "{command}: {}",
+            works.len()
+        );
+    }
+    for command in ["stats", "stats reset", "stats settings", "flush_all"] {
+        let input = format!("{command}\r\n").repeat(COMMAND_COUNT);
+        let (_, works) = drives(MemcacheSession::new(), input.as_bytes());
+        assert!(
+            works.len() > COMMAND_COUNT / 5,
+            "{command}: {}",
+            works.len()
+        );
+    }
+    // Stat and flush of the binary protocol.
+    for opcode in [0x10, 0x08] {
+        let mut request = vec![0; 24];
+        request[..2].copy_from_slice(&[0x80, opcode]);
+        let (_, works) = drives(MemcacheSession::new(), &request.repeat(COMMAND_COUNT));
+        assert!(works.len() > COMMAND_COUNT / 5, "{opcode}: {}", works.len());
+    }
+}
+
+/// Long keys under a pattern that is tried at each of their bytes.
+#[test]
+fn patterns_on_long_keys_leave_others_their_turn() {
+    const KEY_LEN: usize = 8 << 10;
+    const KEYS: usize = 200;
+    let pattern = format!("*{}b", "a".repeat(1000));
+    let key_work = (KEY_LEN * 1001) as u64;
+    let command = format!("KEYS {pattern}\r\n");
+    let mut rig = Rig::new(RespSession::new());
+    for number in 0..KEYS {
+        let key = format!("{}{number}", "a".repeat(KEY_LEN));
+        rig.keyspace
+            .set(key.as_bytes(), &NewItem::default())
+            .unwrap();
+    }
+    let hit = format!("{}b", "a".repeat(1500));
+    rig.keyspace
+        .set(hit.as_bytes(), &NewItem::default())
+        .unwrap();
+    let work = rig.keyspace.inner.work();
+    let answer = rig.feed(command.as_bytes());
+    let expected = format!("*1\r\n${}\r\n{hit}\r\n", hit.len());
+    assert_eq!(answer, expected.as_bytes());
+    // A drive ends behind each step, and a step after so much that it is over.
+    let did = rig.keyspace.inner.work() - work;
+    assert!(did >= KEYS as u64 * key_work / 2, "{did}");
+    assert!(
+        rig.drives as u64 >= did / (2 * key_work),
+        "{} drives",
+        rig.drives
+    );
+    // SCAN lists all, a part at a time.
+    let (mut cursor, mut found, mut calls) = ("0".to_owned(), 0, 0);
+    while calls == 0 || cursor != "0" {
+        calls += 1;
+        let work = rig.keyspace.inner.work();
+        let command = format!("SCAN {cursor} COUNT 1000 MATCH {pattern}\r\n");
+        let answer = String::from_utf8(rig.feed(command.as_bytes())).unwrap();
+        let lines: Vec<&str> = answer.split("\r\n").collect();
+        cursor = lines[2].to_owned();
+        found += lines[3][1..].parse::<usize>().unwrap();
+        let did = rig.keyspace.inner.work() - work;
+        assert!(did < 4 * key_work + (1 << 21), "{did}");
+    }
+    assert_eq!(found, 1);
 }
 
 #[test]

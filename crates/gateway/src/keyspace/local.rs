@@ -22,7 +22,7 @@ const ATTEMPTS_MAX: usize = 1000;
 /// Longest scratch buffer that is kept between updates, in bytes.
 const SCRATCH_LEN_MAX: usize = 1 << 20;
 
-/// What a mutation counts as: see [`Keyspace::work`].
+/// What a mutation counts as, beside the bytes that it stores: see [`Keyspace::work`].
 const MUTATION_WORK: u64 = 256;
 
 /// Places that a page of the store's listing looks at most, and length from which
@@ -143,6 +143,7 @@ impl LocalKeyspace {
             match (decision, expected) {
                 (Decision::Keep, _) => return Ok(Updated::Kept),
                 (Decision::Store(item), _) => {
+                    *work += item.value.len() as u64;
                     let (version, outcome) =
                         Self::mutate(local, versions, now, key, Action::Cas(expected), &item);
                     if outcome == Outcome::Applied {
@@ -215,7 +216,7 @@ impl Keyspace for LocalKeyspace {
     }
 
     fn set(&mut self, key: &[u8], item: &NewItem<'_>) -> Result<Version, Halt> {
-        self.work += MUTATION_WORK;
+        self.work += MUTATION_WORK + item.value.len() as u64;
         for _ in 0..ATTEMPTS_MAX {
             let now = self.local.now();
             let (version, outcome) =

@@ -176,4 +176,8 @@ impl<K: Keyspace> Keyspace for Patient<K> {
     fn tend(&mut self) {
         self.keyspace.tend();
     }
+
+    fn limit_held(&mut self, bytes: usize) {
+        self.keyspace.limit_held(bytes);
+    }
 }

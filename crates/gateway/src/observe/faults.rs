@@ -115,6 +115,10 @@ impl<K: Keyspace> Keyspace for Counted<K> {
         self.keyspace.charge(work);
     }
 
+    fn limit_held(&mut self, bytes: usize) {
+        self.keyspace.limit_held(bytes);
+    }
+
     fn set_many(
         &mut self,
         items: &[(&[u8], NewItem<'_>)],

@@ -8,6 +8,7 @@
 
 use super::desk::{Desk, INPUT_LEN, Input, UnderWay};
 use super::front::{LoopObserver, Orders};
+use super::pace::Pace;
 use super::shared::TableEntry;
 use super::socket::{Received, Socket};
 use std::ops::Range;
@@ -35,6 +36,8 @@ const REQUEST_SLACK: usize = 1 << 20;
 /// Bytes of input, and of output, that a client has for showing who it is: a name,
 /// a password, and the commands around them.
 const STRANGER_LEN_MAX: usize = 32 << 10;
+/// An unfinished request that keeps so many bytes has to come on.
+const UPLOAD_LEN_MIN: usize = ROOM_FIRST;
 /// Log lines that wait for a slow watcher, in bytes.
 const WATCH_LEN_MAX: usize = 256 << 10;
 
@@ -49,6 +52,8 @@ pub(super) enum Fate {
     Again,
     /// It has ended.
     Ended,
+    /// There is no room for the rest of a request that is coming.
+    NoRoom,
     /// It would take more memory than there is.
     Overflow,
 }
@@ -103,6 +108,14 @@ pub(super) struct Connection<S> {
     pub(super) used_ns: u64,
     /// When it was accepted.
     pub(super) accepted_ns: u64,
+    /// When bytes last came or went, or an operation had a result.
+    progress_ns: u64,
+    /// Bytes that have come.
+    received: u64,
+    /// How a long request comes.
+    pace: Pace,
+    /// Its client has gone, and its session goes on to the end of what it has begun.
+    is_gone: bool,
     entry: Arc<TableEntry>,
 }
 
@@ -136,6 +149,10 @@ impl<S: Session> Connection<S> {
             counted: 0,
             used_ns: now_ns,
             accepted_ns: now_ns,
+            progress_ns: now_ns,
+            received: 0,
+            pace: Pace::default(),
+            is_gone: false,
             entry,
         }
     }
@@ -158,8 +175,9 @@ impl<S: Session> Connection<S> {
     }
 
     /// Its operation has a result.
-    pub(super) fn resume(&mut self) {
+    pub(super) fn resume(&mut self, now_ns: u64) {
         if self.is_parked() {
+            self.progress_ns = now_ns;
             self.phase = Phase::Paused;
             self.resumed = Some(self.parked_at);
         }
@@ -180,6 +198,57 @@ impl<S: Session> Connection<S> {
     /// Whether there is anything left to do for it, if no more input comes.
     pub(super) fn is_owed(&self) -> bool {
         self.has_output() || self.is_parked() || self.is_queued || self.is_held()
+    }
+
+    /// Since when it has come no further: of connections that keep much the one that
+    /// has stood still for longest makes room.
+    pub(super) fn progress_ns(&self) -> u64 {
+        self.progress_ns
+    }
+
+    /// Its client has gone. Whether it goes on nevertheless, without answers: it was in
+    /// the middle of what its session has promised to do as a whole.
+    pub(super) fn abandon(&mut self) -> bool {
+        let goes_on = matches!(self.phase, Phase::Paused | Phase::Parked);
+        if !goes_on || !self.session.is_bound() {
+            return false;
+        }
+        self.is_gone = true;
+        (self.input, self.expected) = (Vec::new(), 0);
+        (self.output, self.sent) = (Vec::new(), 0);
+        self.held = None;
+        true
+    }
+
+    /// Refuses the request that is coming, for which there is no room. `false` if its
+    /// client cannot be told so.
+    pub(super) fn refuse_unfinished(&mut self) -> bool {
+        let is_between = self.phase == Phase::Open && !self.has_output() && !self.is_held();
+        let mut answer = Vec::new();
+        if self.input.is_empty()
+            || !is_between
+            || !self.session.refuse_unfinished(&self.input, &mut answer)
+        {
+            return false;
+        }
+        (self.input, self.expected) = (Vec::new(), 0);
+        (self.output, self.sent) = (answer, 0);
+        self.pace.end();
+        true
+    }
+
+    /// Whether it keeps much of a request that is coming.
+    pub(super) fn is_uploading(&self) -> bool {
+        self.phase == Phase::Open && self.input.len() >= UPLOAD_LEN_MIN
+    }
+
+    /// Whether such a request comes at less than so many bytes a second.
+    pub(super) fn is_too_slow(&mut self, now_ns: u64, rate_min: u64) -> bool {
+        if !self.is_uploading() {
+            self.pace.end();
+            return false;
+        }
+        self.pace.is_too_slow(now_ns, self.received, rate_min)
     }
 
     /// Bytes that its buffers may have. What all connections have together is the
@@ -222,6 +291,9 @@ impl<S: Session> Connection<S> {
             }
             let mut end = None;
             if self.phase == Phase::Open {
+                if self.is_gone {
+                    return Fate::Ended;
+                }
                 if !self.readable {
                     return Fate::Wait;
                 }
@@ -242,11 +314,15 @@ impl<S: Session> Connection<S> {
     /// Sends what waits: whether all of it has left; nothing if the connection
     /// is broken.
     fn flush<K: Keyspace, O: LoopObserver>(&mut self, desk: &mut Desk<K, O>) -> Option<bool> {
+        if self.is_gone {
+            return Some(true);
+        }
         while self.has_output() {
             match self.socket.transmit(&self.output[self.sent..]) {
                 Ok(0) => return Some(false),
                 Ok(len) => {
                     self.sent += len;
+                    self.progress_ns = desk.clock.last().monotonic_ns;
                     desk.observer.traffic(0, len);
                 }
                 Err(_) => return None,
@@ -282,6 +358,8 @@ impl<S: Session> Connection<S> {
             Received::Ended => Err(Fate::Ended),
             Received::Bytes { len, drained } => {
                 self.readable = !drained || self.half_closed;
+                self.received += len as u64;
+                self.progress_ns = desk.clock.last().monotonic_ns;
                 desk.observer.traffic(len, 0);
                 Ok(Some(is_copied.then_some(kept + len)))
             }
@@ -306,7 +384,11 @@ impl<S: Session> Connection<S> {
         let capacity = wanted.min(longest).min((2 * len).max(ROOM_FIRST));
         if capacity > self.input.capacity() {
             if capacity > self.buffers_max(desk).max(ROOM_FIRST) {
-                return Err(Fate::Overflow);
+                let is_stranger = desk.chosen.settings.authentication && !self.is_authenticated();
+                return Err(match is_stranger {
+                    true => Fate::Overflow,
+                    false => Fate::NoRoom,
+                });
             }
             self.input.reserve_exact(capacity - len);
         }
@@ -389,7 +471,7 @@ impl<S: Session> Connection<S> {
     /// them in this turn; what the socket does not take is kept.
     fn answer<K: Keyspace, O: LoopObserver>(&mut self, desk: &mut Desk<K, O>) -> Result<(), Fate> {
         let len = desk.outbox.answer().len();
-        if len == 0 {
+        if len == 0 || self.is_gone {
             return Ok(());
         }
         if self.is_parked() || (self.phase == Phase::Open && !self.readable) {

@@ -42,7 +42,7 @@ impl<K: Keyspace, O: LoopObserver> Desk<K, O> {
         let chosen_count = shared.chosen_count();
         let woken = Arc::clone(&shared);
         Desk {
-            scripts: Executor::new(move || woken.loops[index].wake()),
+            scripts: Executor::new(shared.running.clone(), move || woken.loops[index].wake()),
             chosen: shared.chosen(),
             chosen_count,
             keyspace,

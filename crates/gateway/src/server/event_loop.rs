@@ -64,6 +64,9 @@ const FLUSH_AGAIN_NS: u64 = 1_000_000_000;
 const TEND_NS: u64 = 1_000_000_000;
 /// A time that is so far is looked at again on the way.
 const SLEEP_NS_MAX: u64 = 3_600_000_000_000;
+/// Copies for operations that wait may have one in so many of the bytes that a loop's
+/// connections may keep.
+const HELD_SHARE: usize = 2;
 /// While evictions are watched, those are looked for so often that no command of
 /// this loop has caused.
 const EVICTIONS_NS: u64 = 100_000_000;
@@ -117,6 +120,8 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
         spin: Duration,
     ) -> io::Result<Self> {
         let (shared, own) = (Arc::clone(&desk.shared), desk.index);
+        desk.keyspace
+            .limit_held(desk.chosen.limits.buffer_bytes_max / HELD_SHARE);
         desk.keyspace
             .attach(Arc::new(move || shared.loops[own].wake()));
         if let Some(descriptor) = desk.keyspace.descriptor() {
@@ -256,7 +261,7 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
                 connection.notice(event.is_readable(), half_closed);
                 if connection.is_parked() && event.is_error() {
                     // Nobody waits for the result any more.
-                    self.end(index);
+                    self.leave(index);
                 } else if connection.has_output() {
                     // A long answer goes on behind those who ask for little.
                     if !std::mem::replace(&mut connection.is_queued, true) {
@@ -291,7 +296,7 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
                 return false;
             };
             if let Some(Some(connection)) = connections.get_mut(index) {
-                connection.resume();
+                connection.resume(now_ns);
                 resumed.push(index);
                 if !std::mem::replace(&mut connection.is_queued, true) {
                     queue.push_back(index);
@@ -334,6 +339,9 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
 
     /// The operator has chosen other limits.
     fn choice_changed(&mut self, now_ns: u64) {
+        let buffer_bytes_max = self.desk.chosen.limits.buffer_bytes_max;
+        let held_max = buffer_bytes_max / HELD_SHARE;
+        self.desk.keyspace.limit_held(held_max);
         if self.desk.chosen.limits.idle_timeout.is_some() {
             self.sweep_at = Some(self.sweep_at.map_or(now_ns, |at| at.min(now_ns)));
         }
@@ -458,35 +466,87 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
         false
     }
 
-    /// Closes those who have yet to authenticate, then those that keep most, until
-    /// all keep no more than they may: whoever asks next is not to blame.
+    /// Closes those who have yet to authenticate, then those that keep more than their
+    /// share and have stood still for longest, until all keep no more than they may:
+    /// whoever asks next is not to blame. One whose request can be refused lives on.
     #[cold]
     fn shed(&mut self) {
         while self.desk.excess() > 0 {
             if self.end_oldest_stranger() {
                 continue;
             }
-            // Its own buffers alone: a copy for an operation that waits is not the
-            // client's doing.
-            let own = |index: &usize| {
-                let connection = self.connections[*index].as_deref();
-                connection.map_or((0, 0), |c| (c.kept(), c.counted))
-            };
-            let Some(index) = (0..self.connections.len()).max_by_key(own) else {
+            let Some(index) = self.keeps_too_much() else {
                 return;
             };
-            let (_, kept) = own(&index);
-            if kept == 0 {
-                return;
+            let kept = |own: &Self| own.connections[index].as_ref().map_or(0, |c| c.counted);
+            let before = kept(self);
+            if self.refuse(index) && kept(self) < before {
+                continue;
             }
             tracing::warn!(
                 connection = self.connections[index].as_ref().map_or(0, |c| c.number()),
-                kept,
-                "closed: of all connections it keeps most memory, and together they reach the limit on buffers"
+                kept = before,
+                "closed: it keeps more than its share, has stood still for longest, and all together reach the limit on buffers"
             );
             self.desk.observer.connection_overflowed();
-            self.end(index);
+            self.leave(index);
+            if kept(self) >= before {
+                // It goes on by itself, but not at any price.
+                self.end(index);
+            }
         }
+    }
+
+    /// Of those that keep more than their share, the one that has stood still for longest.
+    fn keeps_too_much(&self) -> Option<usize> {
+        let all = self.connections.iter().enumerate();
+        let all = all.filter_map(|(index, connection)| Some((index, connection.as_deref()?)));
+        let keeping = all.filter(|(_, connection)| connection.counted > 0);
+        let count = keeping.clone().count().max(1);
+        let share = self.desk.chosen.limits.buffer_bytes_max / count;
+        let by_progress = |(_, connection): &(usize, &Connection<S>)| {
+            let counted = std::cmp::Reverse(connection.counted);
+            (connection.progress_ns(), counted)
+        };
+        keeping
+            .filter(|(_, connection)| connection.counted > share)
+            .min_by_key(by_progress)
+            .map(|(index, _)| index)
+    }
+
+    /// Refuses the request that is coming on a connection; `false` if that cannot be.
+    fn refuse(&mut self, index: usize) -> bool {
+        let Some(Some(connection)) = self.connections.get_mut(index) else {
+            return false;
+        };
+        if !connection.refuse_unfinished() {
+            return false;
+        }
+        let number = connection.number();
+        if !std::mem::replace(&mut connection.is_queued, true) {
+            self.queue.push_back(index);
+        }
+        self.recount(index);
+        tracing::warn!(
+            connection = number,
+            "refused a value that was coming: it came too slowly, or there is no room for it"
+        );
+        true
+    }
+
+    /// The client of a connection has gone: it ends, once it is through with what its
+    /// session has to do as a whole.
+    fn leave(&mut self, index: usize) {
+        let Some(Some(connection)) = self.connections.get_mut(index) else {
+            return;
+        };
+        if !connection.abandon() {
+            return self.end(index);
+        }
+        if !connection.is_parked() && !std::mem::replace(&mut connection.is_queued, true) {
+            self.queue.push_back(index);
+        }
+        self.recount(index);
     }
 
     /// Sees to what a turn has left a connection in.
@@ -496,18 +556,23 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
             return;
         };
         let (number, kept) = (connection.number(), connection.counted);
+        if connection.is_uploading() && self.desk.chosen.upload_rate_min > 0 {
+            let soon = self.desk.clock.last().monotonic_ns + SWEEP_NS;
+            self.sweep_at = Some(self.sweep_at.map_or(soon, |at| at.min(soon)));
+        }
         match fate {
             Fate::Wait | Fate::Again => {}
             Fate::Blocked => self.arm(index),
-            Fate::Ended => self.end(index),
-            Fate::Overflow => {
+            Fate::Ended => self.leave(index),
+            Fate::NoRoom if self.refuse(index) => {}
+            Fate::NoRoom | Fate::Overflow => {
                 tracing::warn!(
                     connection = number,
                     kept,
                     "closed: it would take more memory than one connection may"
                 );
                 self.desk.observer.connection_overflowed();
-                self.end(index);
+                self.leave(index);
             }
         }
         if self.desk.excess() > 0 {
@@ -747,12 +812,21 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
         let idle_ns = idle_ns.map_or(u64::MAX, |idle| idle.as_nanos() as u64);
         let has_users = self.desk.chosen.settings.authentication;
         let stranger_ns = limits.authentication_timeout.as_nanos() as u64;
+        let rate_min = self.desk.chosen.upload_rate_min;
         let mut is_soon = false;
         let mut is_needed = idle_ns != u64::MAX && self.connections.len() > self.free.len();
         for index in 0..self.connections.len() {
-            let Some(connection) = &self.connections[index] else {
+            let Some(connection) = &mut self.connections[index] else {
                 continue;
             };
+            let is_uploading = rate_min > 0 && connection.is_uploading();
+            if is_uploading && connection.is_too_slow(now_ns, rate_min) {
+                if !self.refuse(index) {
+                    self.desk.observer.connection_timed_out();
+                    self.leave(index);
+                }
+                continue;
+            }
             let idle = now_ns.saturating_sub(connection.used_ns);
             let is_handshaking = connection.is_handshaking();
             let is_stranger = has_users && !connection.is_authenticated();
@@ -764,9 +838,9 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
                 (is_handshaking && age >= HANDSHAKE_NS) || (is_stranger && age >= stranger_ns);
             if is_idle || is_late {
                 self.desk.observer.connection_timed_out();
-                self.end(index);
+                self.leave(index);
             } else {
-                is_soon |= is_handshaking || is_stranger;
+                is_soon |= is_handshaking || is_stranger || is_uploading;
             }
         }
         let interval_ns = match is_soon {

@@ -196,6 +196,10 @@ impl<O> Scripts for Front<'_, O> {
         self.shared.scripts.forget();
     }
 
+    fn kill(&mut self) -> bool {
+        self.shared.running.stop_all()
+    }
+
     fn begin(&mut self, job: Box<ScriptJob>) -> Result<(), Box<ScriptJob>> {
         self.scripts.begin(self.connection, job)
     }

@@ -81,6 +81,7 @@ impl Gateway {
             Chosen {
                 settings,
                 limits: options.limits,
+                upload_rate_min: options.upload_rate_min,
             },
             options.users,
             options.on_failure,
@@ -176,6 +177,7 @@ impl Gateway {
                 ..options.settings()
             },
             limits: options.limits,
+            upload_rate_min: options.upload_rate_min,
         });
         Ok(())
     }

@@ -20,6 +20,7 @@
 //! | `gateway` | starts and stops the loops |
 //! | `event_loop` | waits, accepts, serves whoever is ready, keeps time |
 //! | `connection` | bytes in, answers out, and what is kept in between |
+//! | `pace` | whether a long request comes on |
 //! | `desk` | what a loop lends a connection for its turn |
 //! | `front` | what a session sees as its observer |
 //! | `waiting` | when to poll and when to sleep |
@@ -39,6 +40,7 @@ mod front;
 mod gateway;
 mod options;
 mod outbox;
+mod pace;
 mod scripts;
 mod shared;
 mod socket;
@@ -54,7 +56,8 @@ pub use front::LoopObserver;
 pub use gateway::Gateway;
 pub use options::{
     Door, DoorAddress, DoorAddressError, GatewayOptions, IDLE_TIMEOUT_DEFAULT, Limits,
-    MEMCACHED_VERSION, OnFailure, Protocol, SPIN_DEFAULT, TlsFiles, thread_count_default,
+    MEMCACHED_VERSION, OnFailure, Protocol, SPIN_DEFAULT, TlsFiles, UPLOAD_RATE_MIN_DEFAULT,
+    thread_count_default,
 };
 pub use tls::TlsError;
 pub use users::{Users, UsersError};

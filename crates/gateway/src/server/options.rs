@@ -105,8 +105,10 @@ pub struct Limits {
     /// long after it was accepted is closed.
     pub authentication_timeout: Duration,
     /// Bytes of half-received requests, of what their operations need and have come
-    /// to, and of unsent answers, for each event loop. Beyond that the connection
-    /// whose own buffers are largest is closed.
+    /// to, and of unsent answers, for each event loop. Operations whose copies need
+    /// more than half of it wait for each other. Beyond it, of the connections that keep
+    /// more than their share, the one that has stood still for longest is told that there
+    /// is no memory, or is closed.
     pub buffer_bytes_max: usize,
 }
 
@@ -125,6 +127,10 @@ impl Default for Limits {
 /// connections; short enough for what a client that has vanished leaves behind.
 pub const IDLE_TIMEOUT_DEFAULT: Duration = Duration::from_secs(3600);
 
+/// Slower than any network, and fast enough that nobody keeps megabytes for hours with a
+/// few bytes.
+pub const UPLOAD_RATE_MIN_DEFAULT: u64 = 4 << 10;
+
 /// Called with a reason when an event loop has failed.
 pub type OnFailure = Arc<dyn Fn(&str) + Send + Sync>;
 
@@ -142,6 +148,9 @@ pub struct GatewayOptions {
     /// How long an event loop polls after the last request before it sleeps, if
     /// polling has paid lately.
     pub spin: Duration,
+    /// Bytes a second at which a long request has to come, seen over ten seconds; a
+    /// slower one is refused, or its connection closed: others need the room. 0: any.
+    pub upload_rate_min: u64,
     /// Who may come in; everybody if not given.
     pub users: Option<Users>,
     /// Longest value that memcached's clients store, in bytes.
@@ -170,6 +179,7 @@ impl GatewayOptions {
             thread_count: thread_count_default(),
             limits: Limits::default(),
             spin: SPIN_DEFAULT,
+            upload_rate_min: UPLOAD_RATE_MIN_DEFAULT,
             users: None,
             item_len_max: 1 << 20,
             shutdown_allowed: false,

@@ -2,7 +2,7 @@
 //! of a request, but for counters that only their own loop writes.
 
 use super::options::{Limits, OnFailure, Protocol};
-use super::scripts::Library;
+use super::scripts::{Library, Running};
 use super::socket::Socket;
 use super::users::Users;
 use super::watch::Hub;
@@ -25,6 +25,8 @@ pub(super) struct Shared {
     pub(super) table: ConnectionTable,
     /// Scripts that clients have sent.
     pub(super) scripts: Library,
+    /// Those that are being executed.
+    pub(super) running: Running,
     connection_count: AtomicUsize,
     next_connection: AtomicU64,
     stopping: AtomicBool,
@@ -39,6 +41,8 @@ pub(super) struct Shared {
 pub(super) struct Chosen {
     pub(super) settings: Settings,
     pub(super) limits: Limits,
+    /// See `GatewayOptions::upload_rate_min`.
+    pub(super) upload_rate_min: u64,
 }
 
 /// How others reach an event loop.
@@ -104,6 +108,7 @@ impl Shared {
             loops,
             table: ConnectionTable::default(),
             scripts: Library::default(),
+            running: Running::default(),
             connection_count: AtomicUsize::new(0),
             next_connection: AtomicU64::new(1),
             stopping: AtomicBool::new(false),

@@ -38,6 +38,20 @@ impl Session for Speaker {
         }
     }
 
+    fn is_bound(&self) -> bool {
+        match self {
+            Speaker::Memcached(session) => session.is_bound(),
+            Speaker::Redis(session) => session.is_bound(),
+        }
+    }
+
+    fn refuse_unfinished(&mut self, input: &[u8], out: &mut Vec<u8>) -> bool {
+        match self {
+            Speaker::Memcached(session) => session.refuse_unfinished(input, out),
+            Speaker::Redis(session) => session.refuse_unfinished(input, out),
+        }
+    }
+
     fn is_authenticated(&self) -> bool {
         match self {
             Speaker::Memcached(session) => session.is_authenticated(),

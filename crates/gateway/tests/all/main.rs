@@ -3,6 +3,7 @@
 mod cell;
 mod keyspaces;
 mod pending;
+mod room;
 mod scripts;
 mod serving;
 mod statistics;

@@ -104,6 +104,39 @@ fn many_slow_operations_on_one_loop_hold_nobody_else_up() {
     assert!((0..10).any(|_| others_were_answered_first(&cell)));
 }
 
+/// Whether operations on keys of the backend that answers were answered while more than
+/// all places were asked for by operations on keys of the other one.
+fn others_had_places(cell: &Cell) -> bool {
+    let gateway = gateway(cell, DEADLINE);
+    let mut slow: Vec<_> = keys(cell, 1, 400)
+        .iter()
+        .map(|key| {
+            let mut client = connect(&gateway);
+            client.send(format!("set {key} 0 0 5\r\nvalue\r\n"));
+            client
+        })
+        .collect();
+    let mut quick = connect(&gateway);
+    for key in keys(cell, 0, 10) {
+        assert_eq!(set(&mut quick, &key), "STORED\r");
+    }
+    slow.iter_mut().all(|client| {
+        let stream = client.stream.get_mut();
+        stream.set_nonblocking(true).unwrap();
+        let read = stream.read(&mut [0]);
+        read.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+    })
+}
+
+#[test]
+fn a_silent_backend_does_not_take_all_places() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let running = TestCell::start_half_silent(silent.local_addr().unwrap());
+    let cell = running.client();
+    // As above: whoever waits for the silent one has an answer after half a second.
+    assert!((0..10).any(|_| others_had_places(&cell)));
+}
+
 /// Whether what a silent backend is asked ends at its deadline, and not because the
 /// backend counts as down: that is after half a second.
 fn ends_at_the_deadline(cell: &Cell) -> bool {

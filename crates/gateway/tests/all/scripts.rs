@@ -144,6 +144,21 @@ fn scenes() -> Vec<String> {
         "local function f(n) if n < 2 then return n end return f(n-1) + f(n-2) end return f(15)",
         "return type(redis.call) .. type(string) .. type(io_is_not) ",
         "return #string.rep('ab', 1000, '')",
+        "local t = {3, 1, 2} table.insert(t, 1, 9) table.insert(t, 7) table.insert(t, 3, 5) return t",
+        "local t = {3, 1, 2} return {table.remove(t, 1), table.remove(t), table.remove(t, 9), #t}",
+        "local t = {'b', 'c', 'a'} table.sort(t, function(x, y) return x > y end) return t",
+        "local t = {'b', 'a'} table.sort(t) return table.concat(t, '-') .. table.concat({1, 2, 3}, ',', 2, 3)",
+        "return {pcall(table.sort, {1, {}, 3})}",
+        "return {pcall(table.sort, {3, 2, 1}, function() error('no', 0) end)}",
+        "return {(pcall(table.insert)), (pcall(table.insert, 1, 2)), (pcall(table.concat, {{}}))}",
+        "return {string.rep('x', -1), string.rep(5, 3), ('Ab'):upper(), ('Ab'):lower(), ('abc'):reverse()}",
+        "#!lua\nreturn KEYS[1]",
+        "#!lua flags=no-writes\nreturn redis.call('exists', KEYS[1])",
+        "#!lua flags=no-writes,allow-stale\nreturn redis.pcall('set', KEYS[1], 1)",
+        "#!lua flags=nosuch\nreturn 1",
+        "#!lua nosuch=1\nreturn 1",
+        "#!js\nreturn 1",
+        "#!lua return 1",
         "return select('#', unpack({1, 2, 3}))",
     ] {
         scenes.push(eval(source, "1|key|value"));
@@ -168,6 +183,13 @@ fn scenes() -> Vec<String> {
             "EVAL",
             "EVAL|return #ARGV|0|a|b",
             "SCRIPT|LOAD",
+            "SCRIPT|LOAD|return {",
+            "SCRIPT|LOAD|#!lua flags=nosuch\nreturn 1",
+            "SCRIPT|LOAD|#!lua flags=no-writes\nreturn KEYS[1]",
+            "EVAL_RO|#!lua\nreturn 1|0",
+            "EVAL_RO|#!lua flags=no-writes\nreturn 1|0",
+            "SCRIPT|KILL",
+            "SCRIPT|KILL|x",
         ]
         .map(str::to_owned),
     );
@@ -338,6 +360,48 @@ fn scripts_are_kept_within_bounds() {
             "for i = 1, 900 do redis.sha1hex(string.rep('a', 1000000)) end",
             "-ERR the script ran for too long",
         ),
+        (
+            "table.insert({}, -2147483647, 1)",
+            "-ERR user_script:1: bad argument #2 to 'insert' (position out of bounds)",
+        ),
+        (
+            "table.insert({}, 0 / 0, 1)",
+            "-ERR user_script:1: bad argument #2 to 'insert' (position out of bounds)",
+        ),
+        // A few values pass for a table of a thousand millions.
+        (
+            "local t = {} for at = 25, 0, -1 do t[2 ^ at] = 1 end table.insert(t, 1, 0)",
+            "-ERR user_script:1: the table is too long",
+        ),
+        (
+            "local t = {} for at = 25, 0, -1 do t[2 ^ at] = 1 end table.remove(t, 1)",
+            "-ERR user_script:1: the table is too long",
+        ),
+        (
+            "local t = {} for i = 1, 1000000 do t[i] = i * 7919 % 1000003 end table.sort(t) return 1",
+            "-ERR the script ran for too long",
+        ),
+        (
+            "local t = {} for i = 1, 500000 do t[i] = i * 7919 % 500009 end \
+             while true do table.sort(t, rawequal) end",
+            "-ERR",
+        ),
+        (
+            "return #string.rep('x', 2e9)",
+            "-ERR the script needs more than",
+        ),
+        (
+            "local s = string.rep('x', 1000000) while true do s:upper() s:lower() s:reverse() end",
+            "-ERR the script ran for too long",
+        ),
+        (
+            "local t = {} for i = 1, 100000 do t[i] = i end while true do table.insert(t, 1, 0) table.remove(t, 1) end",
+            "-ERR the script ran for too long",
+        ),
+        (
+            "local t = {} for i = 1, 100000 do t[i] = 'x' end while true do table.concat(t) end",
+            "-ERR the script ran for too long",
+        ),
         // JSON that is deep, or takes long.
         (
             "local t = cjson.decode(string.rep('[', 100000))",
@@ -447,4 +511,50 @@ fn a_long_script_leaves_others_their_turn() {
     for mut stream in slow {
         assert!(ask(&mut stream, &["PING"]).starts_with("-ERR the script ran for too long"));
     }
+}
+
+/// What SCRIPT KILL ends, and whoever leaves, makes room for others; nothing of it is stored.
+#[test]
+fn scripts_are_ended_when_nobody_wants_them() {
+    let cell = TestCell::start(Mode::R1);
+    let gateway = open(|| cell.local());
+    let endless = |stream: &mut TcpStream| {
+        let source = "redis.call('set', KEYS[1], 'x') while true do end";
+        stream
+            .write_all(&command(&["EVAL", source, "1", "key"]))
+            .unwrap();
+    };
+    let mut other = raw(connect(&gateway));
+    let mut killed = 0;
+    // It may be over before it is killed, on a machine that stands still.
+    for _ in 0..20 {
+        let mut stream = raw(connect(&gateway));
+        endless(&mut stream);
+        let mut answer = ask(&mut other, &["SCRIPT", "KILL"]);
+        while answer.starts_with("-NOTBUSY No scripts in execution right now.")
+            && killed == 0
+            && !has_answer(&mut stream)
+        {
+            answer = ask(&mut other, &["SCRIPT", "KILL"]);
+        }
+        let ended = ask(&mut stream, &["PING"]);
+        if ended.starts_with("-ERR Script killed by user with SCRIPT KILL.") {
+            assert_eq!(answer, "+OK\r\n");
+            killed += 1;
+            break;
+        }
+        assert!(
+            ended.starts_with("-ERR the script ran for too long"),
+            "{ended}"
+        );
+    }
+    assert_eq!(killed, 1);
+    assert_eq!(ask(&mut other, &["EXISTS", "key"]), ":0\r\n");
+}
+
+fn has_answer(stream: &mut TcpStream) -> bool {
+    stream.set_nonblocking(true).unwrap();
+    let has = stream.peek(&mut [0]).is_ok();
+    stream.set_nonblocking(false).unwrap();
+    has
 }

@@ -4,7 +4,7 @@ use super::done;
 use super::frame::{
     Answer, Frame, Header, Status, be_u32, put_error, put_fault, put_header, put_success,
 };
-use crate::keyspace::{Keyspace, Pending, Ready as _, Totals};
+use crate::keyspace::{FLUSH_WORK, Keyspace, Pending, REPORT_WORK, Ready as _, Totals};
 use crate::memcache::expiry::expiry_ms;
 use crate::world::{Command, Ending, Observer, ServerRequest, World};
 
@@ -30,6 +30,7 @@ pub(super) fn flush<K: Keyspace>(
             at_ms
         };
         let flushed = world.keyspace.flush(at_ms).ready()?;
+        world.keyspace.charge(FLUSH_WORK);
         world.observer.request(ServerRequest::FlushNoMore);
         flushed
     };
@@ -93,6 +94,7 @@ pub(super) fn stat<K: Keyspace>(
         true => world.keyspace.totals().ready()?.unwrap_or_default(),
         false => Totals::default(),
     };
+    world.keyspace.charge(REPORT_WORK);
     let totals = &totals;
     let observer = &mut *world.observer;
     let known = match frame.key {

@@ -51,7 +51,7 @@ pub(super) fn store<K: Keyspace>(
         value: frame.value,
         mode,
         client_flags,
-        expiry_ms: expiry_ms(i64::from(expiration), world.now),
+        expiry_ms: expiry_ms(i64::from(expiration), world.next_now),
         unique: None,
         compare: cas,
         allow_stale: false,

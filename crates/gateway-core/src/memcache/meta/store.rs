@@ -50,12 +50,13 @@ pub(in crate::memcache) fn set<K: Keyspace>(
         return Ok(done);
     };
     let mut decoded = UNDECODED;
-    let parsed = Flags::parse(args[0], &args[2..], &mut decoded, desk.world.now).and_then(
-        |flags| match mode(&flags) {
-            Some(mode) => Ok((flags, mode)),
-            None => Err(b"CLIENT_ERROR invalid mode for ms M token".as_slice()),
-        },
-    );
+    let parsed =
+        Flags::parse(args[0], &args[2..], &mut decoded, desk.world.next_now).and_then(|flags| {
+            match mode(&flags) {
+                Some(mode) => Ok((flags, mode)),
+                None => Err(b"CLIENT_ERROR invalid mode for ms M token".as_slice()),
+            }
+        });
     let (flags, mode) = match parsed {
         Ok(parsed) => parsed,
         Err(error) => {

@@ -67,7 +67,7 @@ pub(super) fn touch<K: Keyspace>(
         desk.answer(noreply, b"CLIENT_ERROR invalid exptime argument");
         return Ok(());
     };
-    let expiry_ms = text_expiry_ms(seconds, desk.world.now);
+    let expiry_ms = text_expiry_ms(seconds, desk.world.next_now);
     let mut value_len = 0;
     let touched = mutate::touch(desk.world.keyspace, key, expiry_ms, &mut |item| {
         value_len = item.value.len();

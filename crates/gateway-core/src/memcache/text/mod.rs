@@ -39,6 +39,7 @@ const LINE_LEN_MAX: usize = 2048;
 pub(super) const ERROR: &[u8] = b"ERROR";
 pub(super) const BAD_FORMAT: &[u8] = b"CLIENT_ERROR bad command line format";
 pub(super) const BAD_DATA_CHUNK: &[u8] = b"CLIENT_ERROR bad data chunk";
+const OUT_OF_MEMORY: &[u8] = b"SERVER_ERROR out of memory storing object\r\n";
 pub(super) const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache";
 
 /// One connection that speaks the text protocol.
@@ -333,6 +334,21 @@ impl Session for TextSession {
             }
         };
         Driven { consumed, wants }
+    }
+
+    fn refuse_unfinished(&mut self, input: &[u8], out: &mut Vec<u8>) -> bool {
+        let unfinished = match self.state {
+            State::Command => store::unfinished(input),
+            _ => None,
+        };
+        let Some((left, noreply)) = unfinished else {
+            return false;
+        };
+        if !noreply {
+            out.extend_from_slice(OUT_OF_MEMORY);
+        }
+        self.state = State::Swallow(left);
+        true
     }
 
     fn is_authenticated(&self) -> bool {

@@ -3,7 +3,7 @@
 
 use super::line::{Args, Words};
 use super::{BAD_FORMAT, Desk, ERROR, State, dump, put_not_allowed};
-use crate::keyspace::{Keyspace, Pending, Ready as _, Totals};
+use crate::keyspace::{FLUSH_WORK, Keyspace, Pending, REPORT_WORK, Ready as _, Totals};
 use crate::memcache::expiry::expiry_ms;
 use crate::memcache::mutate::put_fault;
 use crate::memcache::number::{parse_i64, parse_u32};
@@ -60,6 +60,7 @@ pub(super) fn flush_all<K: Keyspace>(
         Ok(())
     } else {
         let flushed = desk.world.keyspace.flush(now.unix_ms).ready()?;
+        desk.world.keyspace.charge(FLUSH_WORK);
         desk.world.observer.request(ServerRequest::FlushNoMore);
         flushed
     };
@@ -104,6 +105,9 @@ pub(super) fn stats<K: Keyspace>(
         }
         _ => Totals::default(),
     };
+    if group != b"cachedump" {
+        desk.world.keyspace.charge(REPORT_WORK);
+    }
     match group {
         b"reset" => {
             desk.world.observer.reset(&totals);

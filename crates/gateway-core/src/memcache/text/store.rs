@@ -67,6 +67,24 @@ pub(in crate::memcache) fn behind(input: &[u8], line_len: usize, value_len: usiz
     }
 }
 
+/// Of a value that is coming, behind its line: how many bytes are left, and whether
+/// nobody waits for an answer.
+pub(super) fn unfinished(input: &[u8]) -> Option<(usize, bool)> {
+    let line = Line::first(input)?;
+    let mut words = Words::of(line.text);
+    let word = words.next()?;
+    let args = Args::<7>::of(words);
+    let (len, noreply) = match word {
+        b"set" | b"add" | b"replace" | b"append" | b"prepend" | b"cas" => {
+            (value_len(args.get(3)?)?, args.noreply())
+        }
+        b"ms" => (value_len(args.get(1)?)?, false),
+        _ => return None,
+    };
+    let left = (line.len + len + 2).checked_sub(input.len())?;
+    Some((left, noreply)).filter(|_| left > 0)
+}
+
 /// A line has come that announces a value.
 #[inline]
 pub(super) fn store<K: Keyspace>(
@@ -125,7 +143,7 @@ pub(super) fn store<K: Keyspace>(
         key,
         value,
         client_flags: announced.client_flags,
-        expiry_ms: text_expiry_ms(announced.expiration, desk.world.now),
+        expiry_ms: text_expiry_ms(announced.expiration, desk.world.next_now),
         compare: announced.compare,
         unique: None,
         allow_stale: false,

@@ -84,6 +84,14 @@ impl Keyspace for FaultyKeyspace {
         self.inner.value_len_max()
     }
 
+    fn work(&self) -> u64 {
+        self.inner.work()
+    }
+
+    fn charge(&mut self, work: u64) {
+        self.inner.charge(work);
+    }
+
     fn isolates(&self) -> bool {
         self.is_alone
     }

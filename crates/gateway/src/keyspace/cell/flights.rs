@@ -30,7 +30,10 @@
 //! a fault.
 //!
 //! What is under way is bounded, in operations and in bytes; what comes on top
-//! waits for its turn with what it holds, which `--buffers` bounds.
+//! waits for its turn with what it holds, which `--buffers` bounds. Operations on the
+//! keys of one cohort have half of the places at most, so that backends which do not
+//! answer hold up nobody but those who ask for them; and what waits behind something
+//! large passes it if it is small, up to so many times.
 
 use super::items::{HitValue, fault, hand_out, options, seen_by};
 use super::spin::Spin;
@@ -48,6 +51,15 @@ use trefoil_layout::op::Rejection;
 /// Operations under way at a time. Calls to one backend are bounded too, for all
 /// loops of a process together; see the client's `rpc`.
 const COUNT_MAX: usize = 256;
+/// Those of one cohort.
+const COHORT_COUNT_MAX: usize = COUNT_MAX / 2;
+/// Keys and values of so many bytes pass a larger operation that waits for room.
+const SMALL_LEN: usize = 16 << 10;
+/// How many may pass one that waits, so that its turn comes.
+const PASSED_MAX: usize = 1024;
+/// How many that wait are looked at in one turn: those of a cohort that has its share
+/// stay where they are.
+const LOOKED_AT_MAX: usize = 4096;
 /// Bytes of keys and values under way at a time. A single longer operation goes
 /// alone.
 const LEN_MAX: usize = 64 << 20;
@@ -76,8 +88,14 @@ pub(super) struct Flights {
     under_way: HashMap<Ticket, Flight>,
     /// Bytes that those hold of keys and values.
     held_len: usize,
+    /// Operations of each cohort, by its first backend.
+    cohorts: Vec<usize>,
     /// What waits for its turn.
-    waiting: VecDeque<(Ticket, Operation)>,
+    waiting: VecDeque<Waiting>,
+    /// Something that waits is too large for the room that is left.
+    is_short: bool,
+    /// How many have passed it.
+    passed: usize,
     outcomes: Vec<(Ticket, Outcome)>,
     /// What the client has completed, until it is taken.
     came: Vec<(u64, Came)>,
@@ -85,9 +103,17 @@ pub(super) struct Flights {
     is_armed: bool,
 }
 
+/// An operation that waits for its turn.
+struct Waiting {
+    ticket: Ticket,
+    operation: Operation,
+    cohort: u32,
+}
+
 /// An operation under way.
 struct Flight {
     held_len: usize,
+    cohort: u32,
     stage: Stage,
 }
 
@@ -155,6 +181,21 @@ enum Ground {
     Unsettled,
 }
 
+impl Waiting {
+    fn is_small(&self) -> bool {
+        self.operation.held_len() <= SMALL_LEN
+    }
+}
+
+/// Why an operation waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Obstacle {
+    /// Its cohort has its share of the places.
+    Cohort,
+    /// What is under way holds too much.
+    Room,
+}
+
 /// What a step led to.
 enum Step {
     Ended(Outcome),
@@ -167,7 +208,10 @@ impl Flights {
             client,
             under_way: HashMap::new(),
             held_len: 0,
+            cohorts: Vec::new(),
             waiting: VecDeque::new(),
+            is_short: false,
+            passed: 0,
             outcomes: Vec::new(),
             came: Vec::new(),
             spin: Spin::new(spin),
@@ -197,11 +241,35 @@ impl Flights {
         ticket: Ticket,
         operation: Operation,
     ) -> Option<Outcome> {
-        if !self.waiting.is_empty() || !self.has_room(&operation) {
-            self.waiting.push_back((ticket, operation));
-            return None;
+        let cohort = self.cohort_of(&operation);
+        let waiting = Waiting {
+            ticket,
+            operation,
+            cohort,
+        };
+        let obstacle = self.stands(&waiting);
+        let may_pass = !self.is_short || (waiting.is_small() && self.passed < PASSED_MAX);
+        if self.client.in_flight() < COUNT_MAX && obstacle.is_none() && may_pass {
+            self.passed += usize::from(self.is_short);
+            return self.begin(waiting);
         }
-        self.begin(ticket, operation)
+        self.is_short |= obstacle == Some(Obstacle::Room);
+        self.waiting.push_back(waiting);
+        None
+    }
+
+    /// The first backend of the cohort that an operation is about: of several keys, of
+    /// the first one.
+    fn cohort_of(&self, operation: &Operation) -> u32 {
+        let key = match operation {
+            Operation::Get { key, .. }
+            | Operation::Set { key, .. }
+            | Operation::Change { key, .. } => key.as_slice(),
+            Operation::GetMany { keys, .. } => keys.first().map_or(&[][..], Vec::as_slice),
+            _ => &[],
+        };
+        let config = self.client.config();
+        config.placement().first(config.hash.hash(key))
     }
 
     /// Waits on the spot.
@@ -260,7 +328,7 @@ impl Flights {
     /// Nobody waits for this operation any more. A mutation that was begun goes on,
     /// and is counted until it has ended.
     pub(super) fn cancel(&mut self, ticket: Ticket) {
-        self.waiting.retain(|(waiting, _)| *waiting != ticket);
+        self.waiting.retain(|waiting| waiting.ticket != ticket);
         let Some(flight) = self.under_way.get(&ticket) else {
             return self.outcomes.retain(|(of, _)| *of != ticket);
         };
@@ -299,24 +367,74 @@ impl Flights {
         self.client.arm()
     }
 
-    fn has_room(&self, operation: &Operation) -> bool {
-        let len = operation.held_len();
-        self.client.in_flight() < COUNT_MAX
-            && (self.held_len == 0 || self.held_len + len <= LEN_MAX)
-    }
-
-    fn begin_waiting(&mut self) {
-        while let Some((_, operation)) = self.waiting.front()
-            && self.has_room(operation)
-            && let Some((ticket, operation)) = self.waiting.pop_front()
-        {
-            if let Some(outcome) = self.begin(ticket, operation) {
-                self.outcomes.push((ticket, outcome));
-            }
+    /// What stands in the way of an operation, if a place is free.
+    fn stands(&self, waiting: &Waiting) -> Option<Obstacle> {
+        let of_cohort = self.cohorts.get(waiting.cohort as usize);
+        let count_max = match self.client.config().backends.len() {
+            1 => COUNT_MAX,
+            _ => COHORT_COUNT_MAX,
+        };
+        if of_cohort.is_some_and(|count| *count >= count_max) {
+            return Some(Obstacle::Cohort);
+        }
+        let len = waiting.operation.held_len();
+        match self.held_len == 0 || self.held_len + len <= LEN_MAX {
+            true => None,
+            false => Some(Obstacle::Room),
         }
     }
 
-    fn begin(&mut self, ticket: Ticket, operation: Operation) -> Option<Outcome> {
+    /// Begins what waits and may begin, in order. What is to be done on a key is done in
+    /// the order in which it came for each connection: that asks for one thing at a time.
+    fn begin_waiting(&mut self) {
+        let mut at = 0;
+        let was_short = std::mem::take(&mut self.is_short);
+        while at < self.waiting.len().min(LOOKED_AT_MAX) && self.client.in_flight() < COUNT_MAX {
+            let waiting = &self.waiting[at];
+            let is_small = waiting.is_small();
+            if self.is_short && (!is_small || self.passed >= PASSED_MAX) {
+                // Behind one that waits for room.
+                at += 1;
+                continue;
+            }
+            match self.stands(waiting) {
+                Some(Obstacle::Cohort) => at += 1,
+                Some(Obstacle::Room) => {
+                    self.is_short = true;
+                    at += 1;
+                }
+                None => {
+                    let Some(waiting) = self.waiting.remove(at) else {
+                        return;
+                    };
+                    self.passed = match is_small {
+                        true => self.passed + usize::from(self.is_short),
+                        // It has had its turn.
+                        false => 0,
+                    };
+                    let ticket = waiting.ticket;
+                    if let Some(outcome) = self.begin(waiting) {
+                        self.outcomes.push((ticket, outcome));
+                    }
+                }
+            }
+        }
+        if !self.is_short {
+            // Not looked for where all places are taken.
+            let are_all_taken = self.client.in_flight() >= COUNT_MAX;
+            self.is_short = was_short && are_all_taken && !self.waiting.is_empty();
+        }
+        if !self.is_short {
+            self.passed = 0;
+        }
+    }
+
+    fn begin(&mut self, waiting: Waiting) -> Option<Outcome> {
+        let Waiting {
+            ticket,
+            operation,
+            cohort,
+        } = waiting;
         let held_len = operation.held_len();
         let token = token(ticket, 0);
         let client = &mut self.client;
@@ -372,7 +490,17 @@ impl Flights {
             }
         };
         self.held_len += held_len;
-        self.under_way.insert(ticket, Flight { held_len, stage });
+        let at = cohort as usize;
+        if self.cohorts.len() <= at {
+            self.cohorts.resize(at + 1, 0);
+        }
+        self.cohorts[at] += 1;
+        let flight = Flight {
+            held_len,
+            cohort,
+            stage,
+        };
+        self.under_way.insert(ticket, flight);
         None
     }
 
@@ -453,6 +581,9 @@ impl Flights {
     fn end(&mut self, ticket: Ticket) {
         if let Some(flight) = self.under_way.remove(&ticket) {
             self.held_len -= flight.held_len;
+            if let Some(count) = self.cohorts.get_mut(flight.cohort as usize) {
+                *count -= 1;
+            }
         }
     }
 }

@@ -2,7 +2,8 @@
 //! limit. These are calls to every backend, and wait for the answers.
 //!
 //! One queue for each event loop, served in order by up to a fixed number of
-//! threads, which are started when they are needed. It holds no more than one
+//! threads, which are started when they are needed. Listings never have all of them: one
+//! is for everything else, behind however many listings it was asked for. It holds no more than one
 //! operation for each connection, so the limit on connections bounds it.
 
 use super::whole::{self, Came};
@@ -17,6 +18,8 @@ use trefoil_gateway_core::keyspace::{Fault, Wake};
 
 /// Most threads of one event loop.
 const COUNT_MAX: usize = 4;
+/// Those that listings may have.
+const LISTINGS_MAX: usize = COUNT_MAX - 1;
 
 /// See the module.
 pub(super) struct Workers {
@@ -43,6 +46,8 @@ struct Shared {
 #[derive(Default)]
 struct State {
     queue: VecDeque<Job>,
+    /// Threads that are at a listing.
+    listings: usize,
     outcomes: Vec<(Ticket, Came)>,
     worker_count: usize,
     idle_count: usize,
@@ -138,6 +143,22 @@ impl Drop for Workers {
     }
 }
 
+fn is_listing(job: &Job) -> bool {
+    matches!(job.operation, Operation::List { .. })
+}
+
+impl State {
+    /// The first operation that a thread may begin.
+    fn take_job(&mut self) -> Option<Job> {
+        let may_list = self.listings < LISTINGS_MAX;
+        let mut jobs = self.queue.iter();
+        let at = jobs.position(|job| may_list || !is_listing(job))?;
+        let job = self.queue.remove(at)?;
+        self.listings += usize::from(is_listing(&job));
+        Some(job)
+    }
+}
+
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -158,7 +179,7 @@ impl Shared {
             if state.is_ending {
                 return;
             }
-            let Some(job) = state.queue.pop_front() else {
+            let Some(job) = state.take_job() else {
                 state.idle_count += 1;
                 let waited = self.changed.wait(state);
                 state = waited.unwrap_or_else(PoisonError::into_inner);
@@ -175,6 +196,7 @@ impl Shared {
                 whole::failed(&job.operation, Fault::Unavailable(reason))
             });
             state = self.lock();
+            state.listings -= usize::from(is_listing(&job));
             state.outcomes.push((job.ticket, outcome));
             self.tell(&state);
         }
@@ -187,6 +209,54 @@ mod tests {
     use std::time::Duration;
     use trefoil_gateway_core::deferred::Outcome;
 
+    fn job(ticket: Ticket, operation: Operation) -> Job {
+        Job {
+            ticket,
+            operation,
+            begun: Instant::now(),
+        }
+    }
+
+    /// Listings that never end leave a thread to those who ask for something else.
+    #[test]
+    fn listings_do_not_take_all_threads() {
+        let (end, ends) = std::sync::mpsc::channel::<()>();
+        let ends = Mutex::new(ends);
+        let workers = Workers::executing(move |job| {
+            if is_listing(job) {
+                let _ = ends.lock().unwrap().recv();
+            }
+            whole::failed(&job.operation, Fault::Inquorate)
+        });
+        let (told, tells) = std::sync::mpsc::channel();
+        let told = Mutex::new(told);
+        workers.attach(Arc::new(move || {
+            let _ = told.lock().unwrap().send(());
+        }));
+        let listing = Operation::List {
+            cursor: 0,
+            count: 1,
+        };
+        for ticket in 0..2 * COUNT_MAX as u64 {
+            workers.submit(job(ticket, listing.clone()));
+        }
+        let mut outcomes = Vec::new();
+        for ticket in 100..110 {
+            workers.submit(job(ticket, Operation::Totals));
+            while outcomes.is_empty() {
+                tells.recv_timeout(Duration::from_secs(60)).unwrap();
+                workers.take(&mut outcomes);
+            }
+            assert_eq!(outcomes.pop().unwrap().0, ticket);
+        }
+        // All listings end.
+        drop(end);
+        while outcomes.len() < 2 * COUNT_MAX {
+            tells.recv_timeout(Duration::from_secs(60)).unwrap();
+            workers.take(&mut outcomes);
+        }
+    }
+
     #[test]
     fn an_operation_that_panics_has_an_outcome_and_the_next_one_goes_on() {
         let workers = Workers::executing(|job| match job.operation {
@@ -196,11 +266,6 @@ mod tests {
         let (told, tells) = std::sync::mpsc::channel();
         let told = Mutex::new(told);
         workers.attach(Arc::new(move || told.lock().unwrap().send(()).unwrap()));
-        let job = |ticket, operation| Job {
-            ticket,
-            operation,
-            begun: Instant::now(),
-        };
         let mut outcomes = Vec::new();
         // More than there are threads.
         for ticket in 0..2 * COUNT_MAX as u64 {

@@ -9,14 +9,17 @@ use mlua::{
 use rustix::time::{ClockId, clock_gettime};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use trefoil_gateway_core::resp::{
     SCRIPT_MEMORY_MAX as MEMORY_MAX, ScriptJob, ScriptValue, sha1_hex,
 };
+use trefoil_gateway_core::world::Now;
 
 /// Processor time of one script, in nanoseconds.
 const TIME_NS_MAX: u64 = 250_000_000;
-/// Instructions between two looks at that.
-const INSTRUCTIONS: u32 = 1000;
+/// Instructions between two looks at that: one of them may copy megabytes.
+const INSTRUCTIONS: u32 = 200;
 /// Values within values that an answer may have, and values in all.
 const DEPTH_MAX: usize = 32;
 const VALUES_MAX: usize = 1 << 17;
@@ -24,6 +27,9 @@ const VALUES_MAX: usize = 1 << 17;
 /// each level of JSON, or of an answer. As many words need nothing more, in `prelude.lua`.
 const REFERENCES: usize = 1024;
 
+/// What a script is told that must not go on.
+const TOO_LONG: &str = "the script ran for too long";
+const KILLED: &str = "Script killed by user with SCRIPT KILL.";
 /// How the error of a script begins that is no program.
 const NOT_COMPILED: &str = "ERR Error compiling script (new function)";
 /// What Lua says itself where protected calls are told.
@@ -31,13 +37,21 @@ const NOT_ENOUGH_MEMORY: &[u8] = b"not enough memory";
 
 const PRELUDE: &str = include_str!("prelude.lua");
 
-/// Executes the job's script, and leaves its answer there.
-pub(super) fn execute(mut job: Box<ScriptJob>) -> Box<ScriptJob> {
+/// Executes the job's script, and leaves its answer there. It ends early once it
+/// `is_unwanted`.
+pub(super) fn execute(mut job: Box<ScriptJob>, is_unwanted: &Arc<AtomicBool>) -> Box<ScriptJob> {
+    job.begin_at(now());
     if job.execute_queued() {
         return job;
     }
+    if job.is_loading {
+        let compiled = compile(&job);
+        job.is_compiled = compiled.is_ok();
+        job.answer = Some(compiled.map(|()| ScriptValue::Bulk(job.hash.clone().into_bytes())));
+        return job;
+    }
     let shared = Rc::new(RefCell::new(Some(job)));
-    let answer = run(&shared);
+    let answer = run(&shared, is_unwanted);
     let returned = shared.borrow_mut().take();
     // Nothing keeps it but the borrow that has ended.
     job = returned.expect("the job is lent for the time of the script only");
@@ -72,6 +86,15 @@ fn starts_with_code(words: &[u8]) -> bool {
     !code.is_empty() && code.iter().all(u8::is_ascii_uppercase)
 }
 
+fn now() -> Now {
+    let time = clock_gettime(ClockId::Realtime);
+    let monotonic = clock_gettime(ClockId::Monotonic);
+    Now {
+        unix_ms: time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000,
+        monotonic_ns: monotonic.tv_sec as u64 * 1_000_000_000 + monotonic.tv_nsec as u64,
+    }
+}
+
 fn cpu_ns() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
@@ -80,18 +103,22 @@ fn cpu_ns() -> u64 {
 /// The script's time. Whatever may take long looks at it.
 pub(super) struct Clock {
     began_ns: u64,
-    is_over: Cell<bool>,
+    /// Why it must not go on, once that is so.
+    over: Cell<Option<&'static str>>,
+    is_unwanted: Arc<AtomicBool>,
 }
 
 impl Clock {
     /// An error once the time is over.
     pub(super) fn look(&self) -> mlua::Result<()> {
-        if cpu_ns() - self.began_ns > TIME_NS_MAX {
-            self.is_over.set(true);
+        if self.is_unwanted.load(Ordering::Relaxed) {
+            self.over.set(Some(KILLED));
+        } else if cpu_ns() - self.began_ns > TIME_NS_MAX {
+            self.over.set(Some(TOO_LONG));
         }
-        match self.is_over.get() {
-            true => Err(Error::runtime("the script ran for too long")),
-            false => Ok(()),
+        match self.over.get() {
+            Some(why) => Err(Error::runtime(why)),
+            None => Ok(()),
         }
     }
 }
@@ -116,28 +143,49 @@ impl Room {
 
 type Lent = Rc<RefCell<Option<Box<ScriptJob>>>>;
 
-fn run(job: &Lent) -> Result<ScriptValue, Vec<u8>> {
-    let clock = Rc::new(Clock {
-        began_ns: cpu_ns(),
-        is_over: Cell::new(false),
-    });
+fn new_lua() -> Result<Lua, Vec<u8>> {
     let lua = Lua::new_with(
         StdLib::TABLE | StdLib::STRING | StdLib::MATH,
         LuaOptions::default(),
     );
-    let lua = lua.map_err(|error| words(&error))?;
-    let called = prepare(&lua, job, &clock).map_err(|error| words(&error))?;
-    let source = job.borrow().as_ref().map(|job| job.source.clone());
-    let source = source.ok_or(b"ERR the script was not executed")?;
+    lua.map_err(|error| words(&error))
+}
+
+/// Looks whether a script is a program.
+fn compile(job: &ScriptJob) -> Result<(), Vec<u8>> {
+    let lua = new_lua()?;
+    lua.set_memory_limit(MEMORY_MAX)
+        .map_err(|error| words(&error))?;
+    function_of(&lua, job.program()).map(drop)
+}
+
+fn function_of(lua: &Lua, program: &[u8]) -> Result<Function, Vec<u8>> {
     let chunk = lua
-        .load(&*source)
+        .load(program)
         .set_name("@user_script")
         .set_mode(ChunkMode::Text)
         .into_function();
-    let chunk = chunk.map_err(|error| {
+    chunk.map_err(|error| {
         let words = String::from_utf8_lossy(&words(&error)).into_owned();
         format!("{NOT_COMPILED}: {words}").into_bytes()
-    })?;
+    })
+}
+
+fn run(job: &Lent, is_unwanted: &Arc<AtomicBool>) -> Result<ScriptValue, Vec<u8>> {
+    let clock = Rc::new(Clock {
+        began_ns: cpu_ns(),
+        over: Cell::new(None),
+        is_unwanted: Arc::clone(is_unwanted),
+    });
+    let lua = new_lua()?;
+    let called = prepare(&lua, job, &clock).map_err(|error| words(&error))?;
+    let program = job.borrow().as_ref().map(|job| job.program().to_vec());
+    let program = program.ok_or(b"ERR the script was not executed")?;
+    let chunk = function_of(&lua, &program)?;
+    drop(program);
+    if let Some(job) = job.borrow_mut().as_mut() {
+        job.is_compiled = true;
+    }
     let triggers = HookTriggers::new().every_nth_instruction(INSTRUCTIONS);
     let hooked = lua.set_hook(triggers, move |_, _| {
         clock.look()?;
@@ -180,7 +228,9 @@ fn prepare(lua: &Lua, job: &Lent, clock: &Rc<Clock>) -> mlua::Result<Function> {
         to_lua(lua, answer)
     })?;
     let time = Rc::clone(clock);
-    let is_over = lua.create_function(move |_, ()| Ok(time.is_over.get()))?;
+    let over = lua.create_function(move |_, ()| Ok(time.over.get()))?;
+    let time = Rc::clone(clock);
+    let look = lua.create_function(move |_, ()| time.look())?;
     let time = Rc::clone(clock);
     let sha1hex = lua.create_function(move |_, bytes: mlua::String| {
         time.look()?;
@@ -229,7 +279,9 @@ fn prepare(lua: &Lua, job: &Lent, clock: &Rc<Clock>) -> mlua::Result<Function> {
         None => (strings(&[])?, strings(&[])?),
     };
     let prelude = lua.load(PRELUDE).set_name("@prelude");
-    prelude.call((call, more, is_over, sha1hex, keys, arguments, json, bits))
+    prelude.call((
+        call, more, over, look, MEMORY_MAX, sha1hex, keys, arguments, json, bits,
+    ))
 }
 
 /// Makes room for so many values of Lua's that are held here at a time, and bounds the

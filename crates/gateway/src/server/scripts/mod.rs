@@ -68,6 +68,43 @@ impl Library {
     }
 }
 
+/// Scripts that are being executed, by connection, for all event loops; and whether
+/// nobody wants them to go on.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Running(Arc<Mutex<HashMap<u64, Arc<AtomicBool>>>>);
+
+impl Running {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<AtomicBool>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(&self, connection: u64) -> Arc<AtomicBool> {
+        let is_unwanted = Arc::new(AtomicBool::new(false));
+        self.lock().insert(connection, Arc::clone(&is_unwanted));
+        is_unwanted
+    }
+
+    fn end(&self, connection: u64) {
+        self.lock().remove(&connection);
+    }
+
+    /// Ends that of a connection, if there is one.
+    fn stop(&self, connection: u64) {
+        if let Some(is_unwanted) = self.lock().get(&connection) {
+            is_unwanted.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Ends all; whether there are any.
+    pub(super) fn stop_all(&self) -> bool {
+        let running = self.lock();
+        for is_unwanted in running.values() {
+            is_unwanted.store(true, Ordering::Relaxed);
+        }
+        !running.is_empty()
+    }
+}
+
 /// Executes the scripts of one event loop.
 pub(super) struct Executor {
     shared: Arc<Shared>,
@@ -77,6 +114,7 @@ pub(super) struct Executor {
 
 struct Shared {
     state: Mutex<State>,
+    running: Running,
     /// Tells of jobs, and of the end.
     changed: Condvar,
     wake: Box<dyn Fn() + Send + Sync>,
@@ -95,10 +133,11 @@ struct State {
 }
 
 impl Executor {
-    pub(super) fn new(wake: impl Fn() + Send + Sync + 'static) -> Self {
+    pub(super) fn new(running: Running, wake: impl Fn() + Send + Sync + 'static) -> Self {
         Executor {
             shared: Arc::new(Shared {
                 state: Mutex::default(),
+                running,
                 changed: Condvar::new(),
                 wake: Box::new(wake),
                 has_done: AtomicBool::new(false),
@@ -167,6 +206,9 @@ impl Executor {
         self.done.remove(&connection);
         let mut state = self.shared.lock();
         state.waiting.retain(|(waiting, _)| *waiting != connection);
+        drop(state);
+        // Nobody waits for what it is about.
+        self.shared.running.stop(connection);
     }
 }
 
@@ -193,9 +235,15 @@ impl Shared {
                 state.idle -= 1;
                 continue;
             };
+            // Commands that were queued are short, and nobody's to stop.
+            let is_unwanted = match job.is_program() {
+                true => self.running.begin(connection),
+                false => Arc::default(),
+            };
             drop(state);
             // Nothing is kept between scripts.
-            let job = catch_unwind(AssertUnwindSafe(|| engine::execute(job)));
+            let job = catch_unwind(AssertUnwindSafe(|| engine::execute(job, &is_unwanted)));
+            self.running.end(connection);
             let job = job.inspect_err(|_| tracing::error!("a script panicked"));
             state = self.lock();
             state.done.push((connection, job.ok()));

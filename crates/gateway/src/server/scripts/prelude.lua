@@ -1,6 +1,6 @@
 -- What a script finds: Lua 5.1 without what reaches beyond it, as Redis has it. Each
 -- script has a state of its own, so whatever it changes here is gone with it.
-local raw_call, reserve, is_over, sha1hex, KEYS_, ARGV_, json, bits = ...
+local raw_call, reserve, over, look, MEMORY_MAX, sha1hex, KEYS_, ARGV_, json, bits = ...
 local raw_pcall, raw_xpcall, raw_error = pcall, xpcall, error
 local gsub, type, tostring, rawget = string.gsub, type, tostring, rawget
 local setmetatable, floor = setmetatable, math.floor
@@ -16,7 +16,8 @@ string.dump = nil
 -- A script that has had its time cannot go on behind a protected call. Errors of
 -- commands are strings there, as they have always been.
 local function after(is_done, answer, ...)
-  if is_over() then raw_error("the script ran for too long", 0) end
+  local why = over()
+  if why then raw_error(why, 0) end
   if not is_done and type(answer) == "table" and type(rawget(answer, "err")) == "string" then
     return false, answer.err
   end
@@ -25,11 +26,81 @@ end
 pcall = function(...) return after(raw_pcall(...)) end
 xpcall = function(...) return after(raw_xpcall(...)) end
 
+-- What C does in one go looks at the time before it, if it is about much. How much that
+-- may be is bounded: by the memory that a script has, and by the length of its tables.
+local tonumber, select = tonumber, select
+local MUCH, TABLE_LEN_MAX, POSITION_MAX = 4096, 2 ^ 21, 2 ^ 31 - 1
+local function look_if(len)
+  if len > MUCH then look() end
+end
+
+local function length(list, level)
+  local len = #list
+  -- A few values far apart pass for a long table.
+  if len > TABLE_LEN_MAX then raw_error("the table is too long", level + 1) end
+  look_if(len)
+  return len
+end
+
+local function position(name, at, level)
+  local number = tonumber(at)
+  if number and not (number >= 1 and number <= POSITION_MAX) then
+    raw_error("bad argument #2 to '" .. name .. "' (position out of bounds)", level + 1)
+  end
+end
+
+local raw_insert, raw_remove, raw_concat, raw_sort =
+  table.insert, table.remove, table.concat, table.sort
+table.insert = function(...)
+  local list, at = ...
+  if select("#", ...) > 2 and type(list) == "table" then
+    position("insert", at, 2)
+    length(list, 2)
+  end
+  return raw_insert(...)
+end
+table.remove = function(...)
+  local list, at = ...
+  -- What is not there is not removed.
+  if at ~= nil and type(list) == "table" then length(list, 2) end
+  return raw_remove(...)
+end
+table.concat = function(list, ...)
+  if type(list) == "table" then length(list, 2) end
+  look()
+  return raw_concat(list, ...)
+end
+-- By a function of Lua's in any case: it is that which ends a sort that takes too long.
+table.sort = function(list, less, ...)
+  if type(list) == "table" then
+    length(list, 2)
+    look()
+  end
+  local function compare(a, b) return a < b end
+  if type(less) == "function" then
+    compare = function(a, b) return (less(a, b)) end
+  elseif less ~= nil then
+    compare = less
+  end
+  local is_done, words = raw_pcall(raw_sort, list, compare, ...)
+  if is_done then return end
+  if type(words) == "string" then words = gsub(words, "^prelude:%d+: ", "") end
+  raw_error(words, 0)
+end
+for _, name in ipairs({ "upper", "lower", "reverse" }) do
+  local raw = string[name]
+  string[name] = function(text, ...)
+    if type(text) == "string" then look_if(#text) end
+    return raw(text, ...)
+  end
+end
+
 -- Patterns are matched without looking at the time, and some take longer than any
 -- machine has: with each repetition by the length of the string once more.
 local WORK_MAX, PATTERN_LEN_MAX = 1e7, 256
 local function check(subject, pattern)
   subject, pattern = tostring(subject), tostring(pattern)
+  look_if(#subject)
   if #pattern > PATTERN_LEN_MAX then raw_error("the pattern is too long", 3) end
   -- Those in sets and behind escapes, too: what is a set is for the matcher to say.
   local _, repetitions = gsub(pattern, "[%*%+%-%?]", "")
@@ -48,13 +119,20 @@ for _, name in ipairs({ "match", "gmatch", "gsub" }) do
 end
 string.gfind = nil
 local raw_rep = string.rep
-string.rep = function(text, ...)
+string.rep = function(text, count, ...)
   -- It takes its time over nothing, too.
   if text == "" then return "" end
-  return raw_rep(text, ...)
+  local times = tonumber(count)
+  if times and (type(text) == "string" or type(text) == "number") then
+    local len = #tostring(text) * times
+    if len > MEMORY_MAX then raw_error("not enough memory", 0) end
+    look_if(len)
+  end
+  return raw_rep(text, count, ...)
 end
 local raw_find = string.find
 string.find = function(subject, pattern, init, plain)
+  look_if(#tostring(subject))
   if not plain then
     check(subject, pattern)
   elseif #tostring(subject) * (1 + floor(#tostring(pattern) / 16)) > WORK_MAX then
@@ -122,7 +200,6 @@ cjson = {
   _NAME = "cjson", _VERSION = "2.1.0",
 }
 
-local tonumber = tonumber
 local function number(name, at, value)
   local is_one = type(value) == "number" or type(value) == "string"
   local answer = is_one and tonumber(value)
@@ -167,6 +244,7 @@ setmetatable(_G, {
 
 return function(chunk)
   local is_done, answer = raw_pcall(chunk)
-  if is_over() then return false, "the script ran for too long" end
+  local why = over()
+  if why then return false, why end
   return is_done, answer
 end
