@@ -146,6 +146,9 @@ stage "histories, $operations operations" \
   cargo run --release --locked --quiet -p trefoil --features full -- histories --seed 1000 --operations "$operations"
 stage "chaos at full memory, $chaos_s s" \
   cargo run --release --locked --quiet -p trefoil --features full -- histories --chaos --seed 1000 --seconds "$chaos_s"
+stage "two of three away at a time: no value is made up" \
+  cargo run --release --locked --quiet -p trefoil --features full -- \
+  histories --chaos --overlap 2 --seed 2000 --seconds 120 --faults kill,restart,stop
 stage "nothing lost, R=1: moves, drains, upgrades" kept --mode R=1 --faults move,drain,upgrade
 stage "nothing lost, R=3.2: kills, moves" kept --mode R=3.2 --faults kill,restart,move,drain
 stage "nothing lost, R=3.2: dead backends' places to spares" kept --mode R=3.2 --faults replace,etcd-kill

@@ -71,6 +71,9 @@ impl Cell {
     /// epoch, not in the future) invisible; everything that is there, if `at_ms`
     /// is less than a second ago. On return no client finds any of it.
     pub fn flush(&self, at_ms: u64) -> Result<Flushed, FlushError> {
+        // Before anybody is asked, which may take seconds: a flush of this moment would become
+        // one of an earlier time, and leave what a writer whose clock is ahead has stored.
+        let asked_ms = time::unix_ns() / 1_000_000;
         let config = self.shared().reload_config()?;
         if config.mode.is_immutable() {
             return Err(FlushError::Immutable);
@@ -89,8 +92,7 @@ impl Cell {
             let reason = "no backend of the cell is up".to_owned();
             return Err(FlushError::Unreachable { number: 0, reason });
         }
-        let now_ms = time::unix_ns() / 1_000_000;
-        let floor = trefoil_cell::flush_floor(at_ms, now_ms, newest);
+        let floor = trefoil_cell::flush_floor(at_ms, asked_ms, newest);
         let mut flushed = Flushed {
             floor,
             config_id: config.config_id,

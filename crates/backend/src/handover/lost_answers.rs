@@ -17,7 +17,7 @@ use trefoil_cell::{
 use trefoil_layout::data::DataEntry;
 use trefoil_layout::op::{Action, Mutation, Outcome};
 use trefoil_layout::{KeyHasher, Version};
-use trefoil_rpc::v1::{self, HandOverStep};
+use trefoil_rpc::v1::HandOverStep;
 
 const KEYS: u64 = 100;
 

@@ -44,7 +44,12 @@ fn fault_of(outcome: &Outcome) -> Option<&Fault> {
 
 fn attempt(cell: &Cell, job: &Job) -> Came {
     Came::Outcome(match &job.operation {
-        Operation::Flush { at_ms } => Outcome::Done(flush(cell, *at_ms)),
+        // One of the moment at which it was asked is one of this moment, however long it has
+        // waited for its turn.
+        Operation::Flush { at_ms } => {
+            let waited_ms = job.begun.elapsed().as_millis() as u64;
+            Outcome::Done(flush(cell, at_ms.saturating_add(waited_ms)))
+        }
         Operation::List { cursor, count } => return Came::Page(list(cell, *cursor, *count)),
         Operation::Totals => Outcome::Totals(totals(cell, job.begun).map(Box::new)),
         Operation::SetMemoryLimit { bytes } => Outcome::Done(set_memory_limit(cell, *bytes)),
