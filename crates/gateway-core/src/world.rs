@@ -132,6 +132,23 @@ pub struct Done<'a> {
     pub value_len: usize,
 }
 
+/// A connection, whoever speaks what on it.
+#[derive(Clone, Copy, Debug)]
+pub struct Client<'a> {
+    /// Unique within the server.
+    pub number: u64,
+    /// Its descriptor.
+    pub fd: i32,
+    /// Where it comes from: an address and a port, or a socket's path.
+    pub address: &'a str,
+    /// Where it has come to.
+    pub own_address: &'a str,
+    /// Seconds since it was accepted.
+    pub age_s: u32,
+    /// Seconds since it last said something.
+    pub idle_s: u32,
+}
+
 /// A command that took long.
 #[derive(Clone, Copy, Debug)]
 pub struct SlowCommand<'a> {
@@ -185,6 +202,12 @@ pub trait Observer {
     /// Shows the slow log, the newest command first, until `each` has seen enough
     /// and returns `false`.
     fn slow_log(&self, _each: &mut dyn FnMut(&SlowCommand<'_>) -> bool) {}
+
+    /// Shows all connections of the server, as far as they are known.
+    fn clients(&self, _each: &mut dyn FnMut(&Client<'_>)) {}
+
+    /// Has the connection with this number ended.
+    fn end_client(&mut self, _number: u64) {}
 
     /// Forgets the slow log; numbers go on.
     fn forget_slow(&mut self) {}

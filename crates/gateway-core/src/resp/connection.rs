@@ -3,8 +3,8 @@
 use super::execute::Call;
 use super::parse::number;
 use super::server::REDIS_VERSION;
-use crate::keyspace::Keyspace;
-use crate::world::{Role, Settings};
+use crate::keyspace::{HOME_WORK, Keyspace};
+use crate::world::{Client, Role, Settings};
 
 /// Longest name of a connection.
 const NAME_LEN_MAX: usize = 1024;
@@ -155,17 +155,179 @@ pub(super) fn hello<K: Keyspace>(call: &mut Call<'_, '_, '_, K>, identity: &mut 
     reply.array(0);
 }
 
-/// The line of CLIENT INFO: the names that clients look for. What this server
-/// does not have, or does not know here, is 0.
-fn describe<K: Keyspace>(call: &Call<'_, '_, '_, K>, identity: &Identity, command: &str) -> String {
+/// The line of CLIENT INFO: the names that clients look for. What this server does not
+/// have, or does not know here, is 0: names of other connections among it.
+fn describe(client: &Client<'_>, own: Option<&Identity>, command: &str) -> String {
+    let name = own.map_or(Default::default(), |own| String::from_utf8_lossy(&own.name));
     format!(
-        "id={} addr=0.0.0.0:0 laddr=0.0.0.0:0 fd=0 name={} age=0 idle=0 flags=N db=0 sub=0 \
-         psub=0 ssub=0 multi=-1 qbuf=0 qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 \
-         oll=0 omem=0 tot-mem=0 events=r cmd=client|{command} user=default redir=-1 resp={}\n",
-        call.world.connection,
-        String::from_utf8_lossy(&identity.name),
-        if identity.is_resp3 { 3 } else { 2 },
+        "id={} addr={} laddr={} fd={} name={name} age={} idle={} flags=N db=0 sub=0 psub=0 \
+         ssub=0 multi=-1 qbuf=0 qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll=0 \
+         omem=0 tot-mem=0 events=r cmd={command} user=default redir=-1 resp={}\n",
+        client.number,
+        client.address,
+        client.own_address,
+        client.fd,
+        client.age_s,
+        client.idle_s,
+        if own.is_some_and(|own| own.is_resp3) {
+            3
+        } else {
+            2
+        },
     )
+}
+
+/// Which connections CLIENT LIST and KILL are about.
+#[derive(Default)]
+struct Filter<'a> {
+    numbers: Vec<u64>,
+    address: Option<&'a [u8]>,
+    own_address: Option<&'a [u8]>,
+    /// There are none of this kind.
+    is_empty: bool,
+    /// The one that asks, too.
+    has_own: bool,
+}
+
+impl<'a> Filter<'a> {
+    /// Parses options from this argument on, or answers what is wrong.
+    fn parse<K: Keyspace>(call: &mut Call<'a, '_, '_, K>, first: usize) -> Option<Self> {
+        let arguments = call.arguments;
+        let mut filter = Filter::default();
+        let mut at = first;
+        while at < arguments.len() {
+            let value = arguments.get(at + 1);
+            let is_last = at + 1 >= arguments.len();
+            let is_word = |word: &str| value.eq_ignore_ascii_case(word.as_bytes());
+            if is_last {
+                call.reply.syntax_error();
+                return None;
+            } else if arguments.is(at, "id") {
+                // LIST has any number of them.
+                while let Some(id) = number(arguments.get(at + 1)) {
+                    filter.numbers.extend(u64::try_from(id).ok());
+                    at += 1;
+                }
+                if filter.numbers.is_empty() {
+                    call.reply.error("ERR client-id should be greater than 0");
+                    return None;
+                }
+                at += 1;
+                continue;
+            } else if arguments.is(at, "addr") {
+                filter.address = Some(value);
+            } else if arguments.is(at, "laddr") {
+                filter.own_address = Some(value);
+            } else if arguments.is(at, "type") {
+                let known = ["normal", "master", "replica", "slave", "pubsub"];
+                if !known.into_iter().any(is_word) {
+                    let error = [b"ERR Unknown client type '", value, b"'"].concat();
+                    call.reply.error(error);
+                    return None;
+                }
+                filter.is_empty |= !is_word("normal");
+            } else if arguments.is(at, "user") {
+                // Connections are known by their addresses; without users all are one.
+                if !is_word("default") || call.world.settings.authentication {
+                    let error = [b"ERR No such user '", value, b"'"].concat();
+                    call.reply.error(error);
+                    return None;
+                }
+            } else if arguments.is(at, "skipme") && (is_word("yes") || is_word("no")) {
+                filter.has_own = is_word("no");
+            } else {
+                call.reply.syntax_error();
+                return None;
+            }
+            at += 2;
+        }
+        Some(filter)
+    }
+
+    fn has(&self, client: &Client<'_>) -> bool {
+        let is = |wanted: Option<&[u8]>, address: &str| {
+            wanted.is_none_or(|wanted| wanted == address.as_bytes())
+        };
+        !self.is_empty
+            && (self.numbers.is_empty() || self.numbers.contains(&client.number))
+            && is(self.address, client.address)
+            && is(self.own_address, client.own_address)
+    }
+}
+
+/// Lines of connections: all that a filter has, or the own one.
+fn list<K: Keyspace>(
+    call: &mut Call<'_, '_, '_, K>,
+    identity: &Identity,
+    filter: Option<&Filter<'_>>,
+) {
+    let own = call.world.connection;
+    let (mut text, mut count) = (String::new(), 0);
+    let has_own = std::cell::Cell::new(false);
+    let mut put = |client: &Client<'_>| {
+        let is_own = client.number == own;
+        has_own.set(has_own.get() || is_own);
+        count += 1;
+        if filter.map_or(is_own, |filter| filter.has(client)) {
+            let identity = Some(identity).filter(|_| is_own);
+            let command = match (is_own, filter.is_some()) {
+                (false, _) => "NULL",
+                (true, true) => "client|list",
+                (true, false) => "client|info",
+            };
+            text += &describe(client, identity, command);
+        }
+    };
+    call.world.observer.clients(&mut put);
+    if !has_own.get() {
+        // Nobody knows of connections here.
+        put(&Client {
+            number: own,
+            fd: 0,
+            address: "0.0.0.0:0",
+            own_address: "0.0.0.0:0",
+            age_s: 0,
+            idle_s: 0,
+        });
+    }
+    call.world.keyspace.charge(count * HOME_WORK);
+    call.reply.text(&text);
+}
+
+/// CLIENT KILL: the one of an address, or all that a filter has.
+fn kill<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
+    if call.role < Role::Admin {
+        return call.reply.no_permission("client|kill");
+    }
+    let is_old = call.arguments.len() == 3;
+    let filter = match is_old {
+        true => Filter {
+            address: Some(call.arguments.get(2)),
+            has_own: true,
+            ..Filter::default()
+        },
+        false => match Filter::parse(call, 2) {
+            Some(filter) => filter,
+            None => return,
+        },
+    };
+    let own = call.world.connection;
+    let (mut numbers, mut count) = (Vec::new(), 0);
+    call.world.observer.clients(&mut |client| {
+        count += 1;
+        if filter.has(client) && (filter.has_own || client.number != own) {
+            numbers.push(client.number);
+        }
+    });
+    call.world.keyspace.charge(count * HOME_WORK);
+    for number in &numbers {
+        call.world.observer.end_client(*number);
+    }
+    match (is_old, numbers.is_empty()) {
+        (true, true) => call.reply.error("ERR No such client"),
+        (true, false) => call.reply.simple("OK"),
+        (false, _) => call.reply.integer(numbers.len() as i64),
+    }
 }
 
 /// Whether a client's library or its version may be taken note of.
@@ -182,8 +344,12 @@ const HELP: &[&str] = &[
     "    The number of this connection.",
     "INFO",
     "    What is known of this connection.",
-    "LIST",
-    "    The same.",
+    "KILL <ip:port>",
+    "    Ends that connection.",
+    "KILL <option> <value> [<option> <value> [...]]",
+    "    Ends connections. Options are ID, ADDR, LADDR, TYPE, USER, SKIPME (YES|NO).",
+    "LIST [TYPE <type>] [ID <id> [<id>...]]",
+    "    What is known of all connections.",
     "NO-EVICT (ON|OFF)",
     "    Taken, without effect.",
     "NO-TOUCH (ON|OFF)",
@@ -199,12 +365,13 @@ const HELP: &[&str] = &[
 /// CLIENT and its subcommands.
 pub(super) fn client<K: Keyspace>(call: &mut Call<'_, '_, '_, K>, identity: &mut Identity) {
     /// Names and how many arguments they have in all, at least if negative.
-    const SUBCOMMANDS: [(&str, i32); 11] = [
+    const SUBCOMMANDS: [(&str, i32); 12] = [
         ("getname", 2),
         ("getredir", 2),
         ("help", 2),
         ("id", 2),
         ("info", 2),
+        ("kill", -3),
         ("list", -2),
         ("no-evict", 3),
         ("no-touch", 3),
@@ -232,10 +399,13 @@ pub(super) fn client<K: Keyspace>(call: &mut Call<'_, '_, '_, K>, identity: &mut
         }
         "help" => help(call, HELP),
         "id" => call.reply.integer(call.world.connection as i64),
-        "info" | "list" => {
-            let line = describe(call, identity, name);
-            call.reply.text(&line);
+        "info" => list(call, identity, None),
+        "list" => {
+            if let Some(filter) = Filter::parse(call, 2) {
+                list(call, identity, Some(&filter));
+            }
         }
+        "kill" => kill(call),
         "setname" => match identity.set_name(call.arguments.get(2)) {
             Ok(()) => call.reply.simple("OK"),
             Err(error) => call.reply.error(error),

@@ -228,7 +228,7 @@ fn reports_and_flushes_leave_others_their_turn() {
     }
     // Stat and flush of the binary protocol.
     for opcode in [0x10, 0x08] {
-        let mut request = vec![0; 24];
+        let mut request = [0; 24];
         request[..2].copy_from_slice(&[0x80, opcode]);
         let (_, works) = drives(MemcacheSession::new(), &request.repeat(COMMAND_COUNT));
         assert!(works.len() > COMMAND_COUNT / 5, "{opcode}: {}", works.len());

@@ -169,6 +169,11 @@ impl<S: Session> Connection<S> {
         self.socket.is_handshaking()
     }
 
+    /// Whether somebody wants it to end.
+    pub(super) fn is_unwanted(&self) -> bool {
+        self.entry.is_unwanted.load(Ordering::Acquire)
+    }
+
     /// Whether it waits for an operation of the keyspace.
     pub(super) fn is_parked(&self) -> bool {
         self.phase == Phase::Parked

@@ -109,6 +109,8 @@ pub(super) struct EventLoop<K, O, S> {
     is_untended: bool,
     /// Somebody watched evictions in the last round.
     tells_evictions: bool,
+    /// What it knows of `Shared::unwanted_count`.
+    unwanted_count: u64,
 }
 
 impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
@@ -159,6 +161,7 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
             tended_at: 0,
             is_untended: false,
             tells_evictions: false,
+            unwanted_count: 0,
         })
     }
 
@@ -184,6 +187,9 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
             let now_ns = self.desk.clock.look().monotonic_ns;
             if self.desk.settle_choice() {
                 self.choice_changed(now_ns);
+            }
+            if self.desk.shared.unwanted_count() != self.unwanted_count {
+                self.end_unwanted();
             }
             self.resume_parked(now_ns);
             if events.is_empty() && self.queue.is_empty() {
@@ -534,6 +540,18 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
         true
     }
 
+    /// Ends connections that somebody wants to end.
+    #[cold]
+    fn end_unwanted(&mut self) {
+        self.unwanted_count = self.desk.shared.unwanted_count();
+        for index in 0..self.connections.len() {
+            let connection = self.connections[index].as_deref();
+            if connection.is_some_and(Connection::is_unwanted) {
+                self.leave(index);
+            }
+        }
+    }
+
     /// The client of a connection has gone: it ends, once it is through with what its
     /// session has to do as a whole.
     fn leave(&mut self, index: usize) {
@@ -648,6 +666,9 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
             fd: fd.as_raw_fd(),
             peer: peer_of(&fd, &door.address),
             door: table_name(&door.address),
+            own_address: own_address_of(&fd, &door.address),
+            accepted_s: (self.desk.clock.last().monotonic_ns / 1_000_000_000) as u32,
+            is_unwanted: false.into(),
             used_s: ((self.desk.clock.last().monotonic_ns / 1_000_000_000) as u32).into(),
         });
         let arrival = Arrival {
@@ -950,6 +971,15 @@ fn peer_of(fd: &OwnedFd, door: &DoorAddress) -> String {
                 .and_then(|a| std::net::SocketAddr::try_from(a).ok());
             address.map_or_else(String::new, |address| format!("tcp:{address}"))
         }
+    }
+}
+
+fn own_address_of(fd: &OwnedFd, door: &DoorAddress) -> String {
+    let address = rustix::net::getsockname(fd).ok();
+    let address = address.and_then(|a| std::net::SocketAddr::try_from(a).ok());
+    match (door, address) {
+        (DoorAddress::Tcp(_), Some(address)) => format!("tcp:{address}"),
+        _ => table_name(door),
     }
 }
 

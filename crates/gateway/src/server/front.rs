@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use trefoil_gateway_core::keyspace::Totals;
 use trefoil_gateway_core::resp::{ScriptHash, ScriptJob, Scripts};
 use trefoil_gateway_core::world::{
-    Command, Done, Ending, Observer, Role, ServerRequest, SlowCommand,
+    Client, Command, Done, Ending, Observer, Role, ServerRequest, SlowCommand,
 };
 
 /// What an event loop tells whoever counts, beyond what sessions tell. One
@@ -133,6 +133,14 @@ impl<O: LoopObserver> Observer for Front<'_, O> {
 
     fn slow_log(&self, each: &mut dyn FnMut(&SlowCommand<'_>) -> bool) {
         self.observer.slow_log(each);
+    }
+
+    fn clients(&self, each: &mut dyn FnMut(&Client<'_>)) {
+        self.shared.table.clients(self.now_s, each);
+    }
+
+    fn end_client(&mut self, number: u64) {
+        self.shared.end_client(number);
     }
 
     fn forget_slow(&mut self) {

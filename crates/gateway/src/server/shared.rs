@@ -10,7 +10,7 @@ use mio::Waker;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use trefoil_gateway_core::world::Settings;
+use trefoil_gateway_core::world::{Client, Settings};
 
 /// See the module.
 pub(super) struct Shared {
@@ -29,6 +29,7 @@ pub(super) struct Shared {
     pub(super) running: Running,
     connection_count: AtomicUsize,
     next_connection: AtomicU64,
+    unwanted_count: AtomicU64,
     stopping: AtomicBool,
     /// When everything is to be flushed, in milliseconds since the Unix epoch;
     /// 0 never. The last one to ask decides.
@@ -111,6 +112,7 @@ impl Shared {
             running: Running::default(),
             connection_count: AtomicUsize::new(0),
             next_connection: AtomicU64::new(1),
+            unwanted_count: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
             flush_at_ms: AtomicU64::new(0),
         }
@@ -174,6 +176,24 @@ impl Shared {
         self.table.remove(number);
     }
 
+    /// Has a connection of any loop ended.
+    pub(super) fn end_client(&self, number: u64) {
+        let Some(entry) = self.table.lock().get(&number).cloned() else {
+            return;
+        };
+        entry.is_unwanted.store(true, Ordering::Release);
+        self.unwanted_count.fetch_add(1, Ordering::AcqRel);
+        for handle in &self.loops {
+            handle.wake();
+        }
+    }
+
+    /// How often somebody wanted a connection to end.
+    #[inline]
+    pub(super) fn unwanted_count(&self) -> u64 {
+        self.unwanted_count.load(Ordering::Acquire)
+    }
+
     /// The loop with the fewest connections.
     pub(super) fn least_busy(&self) -> usize {
         let count = |index: &usize| self.loops[*index].connection_count.load(Ordering::Relaxed);
@@ -208,6 +228,12 @@ pub(super) struct TableEntry {
     pub(super) fd: i32,
     pub(super) peer: String,
     pub(super) door: String,
+    /// Where its client has come to.
+    pub(super) own_address: String,
+    /// When it was accepted, in seconds of the monotonic clock.
+    pub(super) accepted_s: u32,
+    /// Somebody wants it to end.
+    pub(super) is_unwanted: AtomicBool,
     /// Seconds of the monotonic clock.
     pub(super) used_s: AtomicU32,
 }
@@ -225,6 +251,30 @@ impl ConnectionTable {
     pub(super) fn peer(&self, number: u64) -> String {
         let entry = self.lock().get(&number).cloned();
         entry.map_or_else(String::new, |entry| entry.peer.clone())
+    }
+
+    /// Shows all of them but those that are about to end.
+    pub(super) fn clients(&self, now_s: u32, each: &mut dyn FnMut(&Client<'_>)) {
+        let entries: Vec<_> = self
+            .lock()
+            .iter()
+            .map(|(number, entry)| (*number, Arc::clone(entry)))
+            .collect();
+        for (number, entry) in entries {
+            if entry.is_unwanted.load(Ordering::Acquire) {
+                continue;
+            }
+            let plain =
+                |address: &'_ str| address.strip_prefix("tcp:").unwrap_or(address).to_owned();
+            each(&Client {
+                number,
+                fd: entry.fd,
+                address: &plain(&entry.peer),
+                own_address: &plain(&entry.own_address),
+                age_s: now_s.saturating_sub(entry.accepted_s),
+                idle_s: now_s.saturating_sub(entry.used_s.load(Ordering::Relaxed)),
+            });
+        }
     }
 
     /// What `stats conns` shows, in memcached's words.

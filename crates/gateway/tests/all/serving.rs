@@ -554,3 +554,46 @@ fn answers_that_have_just_come_leave_before_the_door_closes() {
         assert_eq!([client.line(), client.line()], ["END\r", ""]);
     }
 }
+
+/// Connections of all loops are told of with their addresses, and ended by them.
+#[test]
+fn clients_are_listed_and_ended() {
+    let mut options = options();
+    options.thread_count = 3;
+    options.doors[0].protocol = Protocol::Redis;
+    let doors = Doors::open(&options).unwrap();
+    let keyspace = |_| MemoryKeyspace::new(0);
+    let gateway = Gateway::start(options, doors, keyspace, |_| support::Nobody).unwrap();
+    let mut clients: Vec<_> = (0..6).map(|_| connect(&gateway)).collect();
+    let address =
+        |client: &Client<std::net::TcpStream>| client.stream.get_ref().local_addr().unwrap();
+    for client in &mut clients {
+        assert_eq!(client.ask("PING\r"), "+PONG\r");
+    }
+    clients[0].send("CLIENT LIST\r\n");
+    let head = clients[0].line();
+    let len: usize = head.trim_matches(['$', '\r']).parse().unwrap();
+    let text = String::from_utf8(clients[0].bytes(len + 2)).unwrap();
+    for client in &clients {
+        let line = format!(" addr={} laddr={} ", address(client), port(&gateway));
+        assert_eq!(text.matches(&line).count(), 1, "{text}");
+    }
+    let kill = format!("CLIENT KILL ADDR {}\r", address(&clients[1]));
+    assert_eq!(clients[0].ask(&kill), ":1\r");
+    assert_eq!(clients[1].line(), "");
+    assert_eq!(clients[0].ask(&kill), ":0\r");
+    let kill = format!("CLIENT KILL {}\r", address(&clients[2]));
+    assert_eq!(clients[0].ask(&kill), "+OK\r");
+    assert_eq!(clients[2].line(), "");
+    let id = clients[3].ask("CLIENT ID\r");
+    let kill = format!("CLIENT KILL ID {}\r", id.trim_matches([':', '\r']));
+    assert_eq!(clients[0].ask(&kill), ":1\r");
+    assert_eq!(clients[3].line(), "");
+    // All others, and then itself.
+    let kill = format!("CLIENT KILL LADDR {} TYPE normal\r", port(&gateway));
+    assert_eq!(clients[0].ask(&kill), ":2\r");
+    let kill = format!("CLIENT KILL LADDR {} SKIPME no\r", port(&gateway));
+    assert_eq!(clients[0].ask(&kill), ":1\r");
+    assert_eq!(clients[0].line(), "");
+    wait_until(|| gateway.connection_count() == 0);
+}
