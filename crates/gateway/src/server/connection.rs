@@ -257,7 +257,7 @@ impl<S: Session> Connection<S> {
     }
 
     /// Bytes that its buffers may have. What all connections have together is the
-    /// event loop's to limit: it closes the one that has most.
+    /// event loop's to limit: see `EventLoop::shed`.
     fn buffers_max<K: Keyspace, O: LoopObserver>(&self, desk: &Desk<K, O>) -> usize {
         let is_stranger = desk.chosen.settings.authentication && !self.is_authenticated();
         match is_stranger {
