@@ -512,7 +512,7 @@ pub(super) fn elsewhere() -> Vec<Figure> {
         row("loom, Miri, fuzzing", "clean", "make soak"),
         row(
             "the tests of a fresh clone",
-            "at most 10 minutes",
+            "at most 25 minutes",
             "make test",
         ),
     ]

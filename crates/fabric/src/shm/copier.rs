@@ -1,10 +1,9 @@
 //! Reading entries of a backend's memory for one who copies much of it: another backend. Its
 //! data region alone is mapped, without rings, index or lease.
 //!
-//! Measured with entries of 1 KiB at random places of 1 GiB: 1.5 us each by a system call,
-//! 0.4 us mapped and fetched ahead, the faults of first touches included. What is mapped counts
-//! as resident memory of this process; the mapping says that it is not its own
-//! ([`trefoil_region::maps_foreign`]).
+//! A system call for each entry would cost more than to copy it does (`trefoil bench scenario
+//! recovery`, before and after). What is mapped counts as resident memory of this process; the
+//! mapping says that it is not its own ([`trefoil_region::maps_foreign`]).
 
 use super::connect::{ConnectError, ConnectOptions, greet};
 use std::path::Path;
