@@ -97,13 +97,14 @@ pub(crate) fn run(
         if stop.wait(LOOK_PERIOD) {
             return;
         }
-        let is_wanted = tally.is_wanted();
-        let is_due = is_wanted || Instant::now() >= due;
+        if tally.is_wanted() {
+            (place, due) = (0, Instant::now());
+        }
+        let is_due = Instant::now() >= due;
         let hasher = member.store.config().hasher;
         let limits = Limits::default();
         let named = tally.named.take();
         let mut scan = match is_due {
-            true if is_wanted => Scan::from(hasher, limits, 0),
             true => Scan::from(hasher, limits, place),
             false if named.is_empty() && half_done.is_none() => continue,
             false => Scan::of_keys(hasher, limits, named.clone()),
@@ -127,9 +128,6 @@ pub(crate) fn run(
             Err(_) => {
                 if is_due {
                     place = scan.place();
-                }
-                if is_wanted {
-                    tally.want();
                 }
                 let pause = pause_after(failures);
                 failures += 1;

@@ -12,6 +12,8 @@ use trefoil_layout::{KeyHash, KeyHasher, Version};
 /// it is waited in between, in nanoseconds: longer together than one that moves to another
 /// process stands still.
 const PUT_OFF_MAX: u32 = 20;
+/// So many scans may end for want of an answer to one key: the others are to be repaired, too.
+const SCANS_MAX: u32 = 5;
 pub(super) const PUT_OFF_PAUSE_NS: u64 = 100_000_000;
 
 /// How a job has ended.
@@ -37,6 +39,12 @@ pub(super) struct Job<D> {
     pub(super) hash: KeyHash,
     verdict: Verdict,
     step: Step<D>,
+    /// Of a CAS: the first did not answer, and may have stored it.
+    may_be_stored: bool,
+    /// How often the first has put it off since.
+    put_off: u32,
+    /// Scans that ended because nobody answered it.
+    scans: u32,
 }
 
 #[derive(Debug)]
@@ -75,6 +83,9 @@ impl<D: AsRef<[u8]> + Clone> Job<D> {
             hash,
             verdict,
             step: Step::Fetch,
+            may_be_stored: false,
+            put_off: 0,
+            scans: 0,
         })
     }
 
@@ -144,14 +155,34 @@ impl<D: AsRef<[u8]> + Clone> Job<D> {
 
     /// Whether the replica that is asked next has just put it off.
     pub(super) fn is_put_off(&self) -> bool {
-        matches!(self.step, Step::Second(.., put_off) if put_off > 0)
+        match self.step {
+            Step::Second(.., put_off) => put_off > 0,
+            Step::Mutate(..) => self.put_off > 0,
+            _ => false,
+        }
     }
 
-    /// Whether the first of a pair holds what the second may have got or not. The value had a
-    /// quorum, which it has no more until the second has answered: so that one is asked again
-    /// and again, in another scan if need be.
+    /// Whether one of a pair may hold what the other one does not. The value had a quorum,
+    /// which it may have no more until both have answered: so who has not is asked again, in
+    /// another scan if need be.
     pub(super) fn is_half_done(&self) -> bool {
-        matches!(self.step, Step::Second(..))
+        let is_cas = matches!(self.verdict, Verdict::Renew { .. });
+        match self.step {
+            Step::Second(..) => true,
+            Step::Mutate(_, _, number) => is_cas && number == 0,
+            _ => false,
+        }
+    }
+
+    /// It was not answered. Whether it is asked again.
+    pub(super) fn asks_again(&mut self) -> bool {
+        self.may_be_stored |= matches!(self.step, Step::Mutate(..));
+        self.is_half_done() && self.scans < SCANS_MAX && !mutants::is(Mutant::TakenBackAtOnce)
+    }
+
+    /// The scan ends, because nobody answers it.
+    pub(super) fn ends_a_scan(&mut self) {
+        self.scans += 1;
     }
 
     /// A version that was wanted.
@@ -232,8 +263,17 @@ impl<D: AsRef<[u8]> + Clone> Job<D> {
                 Some(Done::Evicted)
             }
             Verdict::Renew { version, .. } if number == 2 => Some(Done::Renewed(version, fresh)),
-            Verdict::Renew { .. } if is_applied => {
+            Verdict::Renew { .. } if is_stored(ack.outcome, fresh) => {
                 self.step = Step::Second(data, fresh, ack.epoch, 0);
+                None
+            }
+            Verdict::Renew { .. }
+                if self.may_be_stored
+                    && self.put_off < PUT_OFF_MAX
+                    && matches!(ack.outcome, Outcome::Rejected(rejection) if puts_off(rejection)) =>
+            {
+                self.put_off += 1;
+                self.step = Step::Mutate(data, fresh, number);
                 None
             }
             Verdict::Renew { .. } => Some(Done::NotRenewed(fresh)),

@@ -285,21 +285,27 @@ impl<D: AsRef<[u8]> + Clone> Scan<D> {
 
     /// A replica could not be asked, or did not answer, or the scan is not to go on.
     pub fn failed(&mut self) {
-        self.end_with(Ended::Interrupted);
+        if !matches!(self.step, Step::Ended(_)) {
+            self.end_with(Ended::Interrupted);
+        }
     }
 
     /// A replica gave no answer to what it was asked last, and may be there all the same: if
     /// that was about a single key that is repaired, the key is left for the next time, and
     /// the scan goes on. `false`: it does not; [`Scan::failed`] has to follow.
     pub fn unanswered(&mut self, now: Now) -> bool {
-        if self.unanswered >= UNANSWERED_MAX || !matches!(self.step, Step::Job(_)) {
+        let Step::Job(job) = &mut self.step else {
+            return false;
+        };
+        if self.unanswered >= UNANSWERED_MAX {
+            job.ends_a_scan();
             return false;
         }
         self.unanswered += 1;
         (self.questions, self.is_asked) = ([None, None, None], [false; 3]);
         let step = std::mem::replace(&mut self.step, Step::Pause(0));
-        if let Step::Job(job) = step {
-            if job.is_half_done() && !mutants::is(Mutant::TakenBackAtOnce) {
+        if let Step::Job(mut job) = step {
+            if job.asks_again() {
                 self.step = Step::PutOff(job, now.unix_ns + job::PUT_OFF_PAUSE_NS);
                 return true;
             }
@@ -677,6 +683,14 @@ impl<D: AsRef<[u8]> + Clone> Scan<D> {
         while matches!(self.step, Step::Pause(_)) {
             if let Some(job) = self.jobs.pop() {
                 self.go_on_with(job);
+                continue;
+            }
+            // Those that were named do not wait for the end of a walk. Some at a time: each
+            // question has a head.
+            let patience_ns = self.limits.pause_ns.saturating_mul(2);
+            let waits = |suspect: &Suspect| suspect.since_ns.saturating_add(patience_ns);
+            if (self.suspects.front()).is_some_and(|first| waits(first) <= now.unix_ns) {
+                self.look_again(now);
                 continue;
             }
             let is_through =

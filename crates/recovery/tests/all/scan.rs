@@ -3,7 +3,7 @@
 use std::ops::Range;
 use trefoil_layout::data::DataEntry;
 use trefoil_layout::op::{Ack, Action, Mutation, Outcome, Rejection};
-use trefoil_layout::{KeyHash, KeyHasher, Placement, ShardMap, Version};
+use trefoil_layout::{KeyHash, KeyHasher, Placement, ShardMap, Version, epoch};
 use trefoil_recovery::Data;
 use trefoil_recovery::scan::{Counts, Ended, Limits, Question, Reply, Scan, answer, just_above};
 use trefoil_store::{KeyState, Now, Regions, Store, StoreConfig};
@@ -693,61 +693,96 @@ fn nonsense_is_an_error_or_no_vote() {
     assert!(scan.answer(2, Reply::Item(None), trio.now()).is_err());
 }
 
-/// The second of a pair does not answer when it is asked to take the CAS, whether it has
-/// taken it or not: the value has no quorum until it is asked again, in this scan or the next.
+/// One of a pair does not answer when it is asked to take the CAS, whether it has taken it or
+/// not: the value has no quorum until it is asked again, in this scan or the next.
 #[test]
 fn a_cas_of_which_the_answer_is_lost_is_put_again() {
-    for (has_arrived, lost_max) in [(true, 1), (false, 1), (true, 9), (false, 9)] {
-        let mut trio = Trio::new(10);
-        trio.set_at(&[0, 1], 0..1, 10);
-        trio.erase_at(&[2], 0, 20);
-        let mut lost = 0;
-        let mut half_done = None;
-        let mut scans = 0;
-        loop {
-            let mut scan = Scan::from(KeyHasher::default(), LIMITS, 0).finishing(half_done);
-            scans += 1;
-            while scan.ended().is_none() {
-                if let Some(until_ns) = scan.waits_until_ns() {
-                    trio.time_ns = trio.time_ns.max(until_ns);
-                    scan.wake(trio.now());
-                }
-                if let Some(above) = scan.wants_version_above() {
-                    scan.nominated(just_above(above, 9, 1));
-                }
-                for replica in 0..3 {
-                    let Some(question) = scan.ask(replica) else {
-                        continue;
-                    };
-                    let (store, shard) = (&trio.stores[replica], trio.local[replica]);
-                    let is_cas = matches!(&question, Question::Mutate(order)
-                        if matches!(order.action, Action::Cas(_)));
-                    if is_cas && replica == 1 && lost < lost_max {
-                        lost += 1;
-                        if has_arrived {
-                            answer(store, trio.now(), shard, &question);
-                        }
-                        if !scan.unanswered(trio.now()) {
-                            scan.failed();
-                        }
-                        break;
-                    }
-                    let reply = answer(store, trio.now(), shard, &question);
-                    scan.answer(replica, reply, trio.now()).unwrap();
-                }
-            }
-            half_done = scan.take_half_done();
-            if scan.ended() == Some(Ended::Through) {
-                break;
+    for (pair, third) in [([0, 1], 2), ([1, 2], 0)] {
+        for silent in pair {
+            for (has_arrived, lost_max) in [(true, 1), (false, 1), (true, 9), (false, 9)] {
+                let mut trio = Trio::new(10);
+                trio.set_at(&pair, 0..1, 10);
+                trio.erase_at(&[third], 0, 20);
+                let scans = scans_until_through(&mut trio, silent, has_arrived, lost_max);
+                assert_eq!(scans > 1, lost_max > 1, "{scans}");
+                let [one, two, three] = trio.held(0);
+                let is_whole = one.is_some() && one == two && two == three;
+                assert!(
+                    is_whole,
+                    "{:?} {pair:?} {silent} {has_arrived}",
+                    trio.held(0)
+                );
             }
         }
-        assert!(half_done.is_none());
-        assert_eq!(scans > 1, lost_max > 1, "{scans}");
-        let [one, two, three] = trio.held(0);
-        assert!(
-            one.is_some() && one == two && two == three,
-            "{:?}",
-            trio.held(0)
-        );
+    }
+}
+
+/// A key of which the CAS is never answered keeps no other one from being repaired.
+#[test]
+fn a_cas_that_is_never_answered_is_left_in_the_end() {
+    let mut trio = Trio::new(10);
+    trio.set_at(&[0, 1], 0..1, 10);
+    trio.erase_at(&[2], 0, 20);
+    let scans = scans_until_through(&mut trio, 1, false, u32::MAX);
+    assert!((3..10).contains(&scans), "{scans}");
+}
+
+/// Scans until one is through, while a replica does not answer so many times when it is asked
+/// to take a CAS. After the first that is broken off, one meets a replica that recovers.
+fn scans_until_through(trio: &mut Trio, silent: usize, has_arrived: bool, lost_max: u32) -> u32 {
+    let (mut lost, mut scans, mut half_done) = (0, 0, None);
+    loop {
+        if scans == 1 {
+            let scan = Scan::from(KeyHasher::default(), LIMITS, 0);
+            let mut scan: Scan<Vec<u8>> = scan.finishing(half_done.take());
+            for replica in 0..3 {
+                assert!(matches!(scan.ask(replica), Some(Question::Begin)));
+                let epoch = if replica == 2 { epoch::NONE } else { 1 };
+                let reply = Reply::Begin { epoch, items: 10 };
+                scan.answer(replica, reply, trio.now()).unwrap();
+            }
+            assert_eq!(scan.ended(), Some(Ended::Interrupted));
+            // As the driver does.
+            scan.failed();
+            half_done = scan.take_half_done();
+        }
+        let mut scan = Scan::from(KeyHasher::default(), LIMITS, 0).finishing(half_done.take());
+        scans += 1;
+        assert!(scans < 100, "no scan is through");
+        while scan.ended().is_none() {
+            if let Some(until_ns) = scan.waits_until_ns() {
+                trio.time_ns = trio.time_ns.max(until_ns);
+                scan.wake(trio.now());
+            }
+            if let Some(above) = scan.wants_version_above() {
+                trio.sequence += 1;
+                scan.nominated(just_above(above, 9, trio.sequence));
+            }
+            for replica in 0..3 {
+                let Some(question) = scan.ask(replica) else {
+                    continue;
+                };
+                let (store, shard) = (&trio.stores[replica], trio.local[replica]);
+                let is_cas = matches!(&question, Question::Mutate(order)
+                    if matches!(order.action, Action::Cas(_)));
+                if is_cas && replica == silent && lost < lost_max {
+                    lost += 1;
+                    if has_arrived {
+                        answer(store, trio.now(), shard, &question);
+                    }
+                    if !scan.unanswered(trio.now()) {
+                        scan.failed();
+                    }
+                    break;
+                }
+                let reply = answer(store, trio.now(), shard, &question);
+                scan.answer(replica, reply, trio.now()).unwrap();
+            }
+        }
+        half_done = scan.take_half_done();
+        if scan.ended() == Some(Ended::Through) {
+            assert!(half_done.is_none());
+            return scans;
+        }
     }
 }
