@@ -11,6 +11,7 @@
 use crate::clock;
 use crate::resize;
 use crate::state::State;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 use trefoil_cell::{CONFIG_ID_CHANGING, CellConfig, ConfigStoreError};
 use trefoil_layout::Version;
@@ -49,6 +50,11 @@ pub enum FlushError {
         /// Served here, so it was in force.
         served: u32,
     },
+    /// The store on other machines is away, or has lost what this process knows.
+    #[error(
+        "the configuration store is away, or holds older data than this backend serves (trefoil cell status says which): wait until it is back, or mend it"
+    )]
+    StoreTrouble,
     /// The cell was started anew, without this process.
     #[error(
         "the cell was started anew (config id {0}): what this backend holds belongs to its former life; stop this process"
@@ -131,13 +137,16 @@ impl State {
         }
     }
 
-    /// Why no other process may begin to take over what is served here: it would go by a
-    /// configuration that was put back. A store on other machines finds that out by itself.
+    /// Why no other process may take over what is served here, or go on with it: it would go
+    /// by a configuration that was put back, or could not learn of any. Of a store on other
+    /// machines it is known from those who follow it whether it is away, or has lost something.
     pub(crate) fn hindered_by_config(&self) -> Option<FlushError> {
-        match self.config_store.is_remote() {
-            true => None,
-            false => self.in_force().err(),
+        if !self.config_store.is_remote() {
+            return self.in_force().err();
         }
+        let is_away = self.store_away.load(Ordering::Relaxed);
+        let is_refused = self.store_refused.load(Ordering::Relaxed);
+        (is_away || is_refused).then_some(FlushError::StoreTrouble)
     }
 
     /// Serves the configuration that is in force, if a flush has changed it
@@ -168,7 +177,9 @@ impl State {
     pub(crate) fn catch_up_at_last(&self) -> Result<(), FlushError> {
         // What it holds is lost if it ends.
         let may_pass = |error: &FlushError| match error {
-            FlushError::ConfigStore(error) => error.is_outage(),
+            // Another life of the cell has begun: nobody asks for this one any more.
+            FlushError::ConfigStore(ConfigStoreError::StartedAnew { .. }) => false,
+            FlushError::ConfigStore(error) => error.may_pass(),
             error => matches!(error, FlushError::PutBack { .. }),
         };
         let tell = |error: &FlushError| {

@@ -80,7 +80,15 @@ pub(crate) fn await_lock(
     let tell = |error: &ConfigStoreError| {
         tracing::warn!(%error, "nothing is served before the configuration store is back");
     };
-    trefoil_cell::wait_out(take, ConfigStoreError::is_outage, tell)
+    // What somebody has to mend is waited for, too, but for another process that lives.
+    let may_pass = |error: &ConfigStoreError| {
+        let is_taken = matches!(
+            error,
+            ConfigStoreError::Registered { .. } | ConfigStoreError::StartedAnew { .. }
+        );
+        error.may_pass() && !is_taken
+    };
+    trefoil_cell::wait_out(take, may_pass, tell)
 }
 
 fn connect(config: &CellConfig, number: u32, incarnation: u64) -> Result<Arc<RegionView>, String> {

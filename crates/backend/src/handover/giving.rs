@@ -146,7 +146,9 @@ pub(crate) fn step(
     if request.successor == 0 || step == HandOverStep::Unspecified {
         return Err(Status::invalid_argument("no successor, or no step"));
     }
-    if step == HandOverStep::Begin
+    // Before a freeze, too: what comes after it cannot be taken back, and the successor could
+    // not serve.
+    if matches!(step, HandOverStep::Begin | HandOverStep::Freeze)
         && let Some(why) = state.hindered_by_config()
     {
         return Err(Status::failed_precondition(why.to_string()));
@@ -180,14 +182,21 @@ pub(crate) fn step(
     }
     match step {
         HandOverStep::Alive => Ok(response(Vec::new(), Duration::ZERO)),
-        HandOverStep::Changes => Ok(response(shard_states(&member.store), Duration::ZERO)),
+        HandOverStep::Changes => Ok(v1::HandOverResponse {
+            // It may have been changed since.
+            memory_limit_bytes: state.bound.limit(),
+            ..response(shard_states(&member.store), Duration::ZERO)
+        }),
         HandOverStep::Freeze => {
             for shard in 0..member.store.shard_count() {
                 member.store.freeze(shard, true);
             }
             let frozen_max = successor.frozen_max();
             successor.frozen_until = Some(successor.heard + frozen_max);
-            Ok(response(shard_states(&member.store), frozen_max))
+            Ok(v1::HandOverResponse {
+                memory_limit_bytes: state.bound.limit(),
+                ..response(shard_states(&member.store), frozen_max)
+            })
         }
         HandOverStep::Release => {
             let is_in_time = successor

@@ -425,8 +425,8 @@ impl Predecessor {
         let answer = self.call(CALL_PATIENCE, client.hand_over(request)).await?;
         if step == HandOverStep::Begin {
             self.state.set_begun(self.number, answer.begun);
-            self.take_limit(answer.memory_limit_bytes)?;
         }
+        self.take_limit(answer.memory_limit_bytes)?;
         // Without its bound a shard would be taken over without its floor.
         let shard = |shard: v1::HandOverShard| {
             let bound_max = shard.bound_max.map(trefoil_rpc::decode_version)?;

@@ -150,7 +150,7 @@ pub(crate) fn step(
         return Err(Status::invalid_argument("no resize, or no step"));
     }
     let now = Instant::now();
-    if step == ResizeStep::Begin
+    if matches!(step, ResizeStep::Begin | ResizeStep::Freeze)
         && let Some(why) = state.hindered_by_config()
     {
         return Err(Status::failed_precondition(why.to_string()));

@@ -77,12 +77,13 @@ pub(super) fn run(args: BackendArgs) -> Outcome {
             return Ok(ExitCode::SUCCESS);
         };
         let claim = || {
-            let lock = store.claim(number)?;
-            // Those that it has copied from have gone.
-            let counted = || store.incarnations();
             let tell = |error: &ConfigStoreError| {
                 tracing::warn!(%error, "nothing is served before the configuration store is back");
             };
+            // Those that it has copied from have gone.
+            let claim = || store.claim(number);
+            let lock = trefoil_cell::wait_out(claim, ConfigStoreError::is_outage, tell)?;
+            let counted = || store.incarnations();
             let counted = trefoil_cell::wait_out(counted, ConfigStoreError::is_outage, tell)?;
             let begun = counted.get(&number).copied();
             Ok((lock, begun.unwrap_or(1)))

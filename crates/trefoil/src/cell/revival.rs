@@ -27,6 +27,8 @@ pub(super) struct Revival {
     home: Home,
     /// The cell's life; there may be another one by now.
     life: u64,
+    /// The configuration at the beginning: one with a lower id was put back.
+    config_id: u32,
 }
 
 impl Revival {
@@ -38,7 +40,15 @@ impl Revival {
             restart: args.restart.unwrap_or(RESTART_DEFAULT),
             home: home.clone(),
             life: config.life,
+            config_id: config.config_id,
         })
+    }
+
+    /// Whether a configuration of before this cell lies there now. Whoever is started by it
+    /// would be a backend of that one.
+    fn is_put_back(&self) -> bool {
+        let config = self.home.registry().load().ok().flatten();
+        config.is_some_and(|config| config.config_id < self.config_id)
     }
 
     /// Why a backend stays dead, if so.
@@ -48,7 +58,7 @@ impl Revival {
         }
         // Whoever cannot read it now will not start either, and says why.
         let config = self.home.registry().load().ok().flatten()?;
-        if config.life != self.life {
+        if config.life != self.life && config.config_id > self.config_id {
             return Some("it is not restarted: the cell was started anew, by another `cell up`");
         }
         if self.home.other_holder(&config, number).is_some() {
@@ -357,6 +367,15 @@ impl Backend {
             return None;
         }
         let number = self.number;
+        if revival.is_put_back() {
+            tracing::error!(
+                backend = number,
+                "the backend is not started: an older configuration was put back in its place; put the newer one there again"
+            );
+            let due = now + LIFE_MIN;
+            self.state = State::Waits { due };
+            return None;
+        }
         // Something may have changed while it waited.
         if let Some(why) = revival.hindrance(self.number) {
             tracing::error!(backend = number, why, "the backend stays dead");

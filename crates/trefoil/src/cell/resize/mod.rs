@@ -681,17 +681,22 @@ impl Work {
         );
         let memory = self.memory;
         let newcomer = |joiner: Joiner| {
-            if !joiner.standing.serves {
+            if joiner.standing.has_ended {
                 tracing::error!(
                     backend = joiner.number,
                     "a new backend has died before it served; it is started again, empty"
+                );
+            } else if !joiner.standing.serves {
+                tracing::error!(
+                    backend = joiner.number,
+                    "a new backend does not serve yet; it holds what it has copied, and says why it waits"
                 );
             }
             Newcomer {
                 number: joiner.number,
                 program: joiner.program,
-                // One that hangs is killed with what is dropped.
-                child: joiner.standing.serves.then_some(joiner.child),
+                // One that lives holds what nobody else does by now.
+                child: (!joiner.standing.has_ended).then_some(joiner.child),
                 memory,
             }
         };
@@ -714,7 +719,9 @@ impl Work {
 
 /// Whether the cell is what it was when the resize began, but for flushes.
 fn check_base(old: &CellConfig, base: &CellConfig) -> Result<(), OrderError> {
-    if base.life != old.life || base.backends.len() != old.backends.len() {
+    let is_other = base.life != old.life || base.backends.len() != old.backends.len();
+    // One that was put back would give the cell of the new size an id that is over.
+    if is_other || base.is_older_than(old) {
         return Err(OrderError::ChangedByOthers);
     }
     let mut both = old.backends.iter().zip(&base.backends);
