@@ -64,7 +64,7 @@ impl RespSession {
             out: found,
             is_resp3: false,
         };
-        let mut comparing = Comparing::new(pattern.as_deref());
+        let mut comparing = Comparing::new(pattern.as_deref(), step_len);
         let listed = world.keyspace.list(keys.cursor, step_len, &mut |item| {
             if comparing.takes(item.key) {
                 reply.bulk(item.key);

@@ -33,13 +33,17 @@ pub(super) struct Comparing<'p> {
     pattern: Option<&'p [u8]>,
     work: u64,
     compared: usize,
+    may_give_up: bool,
     has_given_up: bool,
 }
 
 impl<'p> Comparing<'p> {
-    pub(super) fn new(pattern: Option<&'p [u8]>) -> Self {
+    /// Of a page of `step_len` keys that were asked for. Stores list some keys together
+    /// always: where one was asked for, fewer cannot be had.
+    pub(super) fn new(pattern: Option<&'p [u8]>, step_len: usize) -> Self {
         Comparing {
             pattern,
+            may_give_up: step_len > 1,
             work: 0,
             compared: 0,
             has_given_up: false,
@@ -52,7 +56,7 @@ impl<'p> Comparing<'p> {
             return true;
         };
         // The first one is compared in any case.
-        self.has_given_up |= self.compared > 0 && self.work > WORK_MAX;
+        self.has_given_up |= self.may_give_up && self.compared > 0 && self.work > WORK_MAX;
         if self.has_given_up {
             return false;
         }
@@ -166,7 +170,7 @@ pub(super) fn scan<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Result<(), Pe
     while looked_at < count {
         let step_len = step_len_max.min(count - looked_at).min(step_len_left);
         let mark = (reply.out.len(), listed);
-        let mut comparing = Comparing::new(options.pattern);
+        let mut comparing = Comparing::new(options.pattern, step_len);
         let step = call.world.keyspace.list(cursor, step_len, &mut |item| {
             if !options.is_other_type && comparing.takes(item.key) {
                 reply.bulk(item.key);
@@ -219,7 +223,23 @@ pub(super) fn scan<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Result<(), Pe
 
 #[cfg(test)]
 mod tests {
-    use super::cursor_of;
+    use super::{Comparing, cursor_of};
+
+    /// A store lists keys of one home together, however few are asked for.
+    #[test]
+    fn a_page_of_one_key_is_compared_whole() {
+        let key = vec![b'y'; 60_000];
+        let pattern = [b"*".as_slice(), &[b'x'; 1000], b"y"].concat();
+        let pattern = [pattern.as_slice(), b"[", &[b'x'; 200], b"]"].concat();
+        for (step_len, gives_up) in [(2, true), (1, false)] {
+            let mut comparing = Comparing::new(Some(&pattern), step_len);
+            while comparing.work() <= super::WORK_MAX {
+                assert!(!comparing.takes(&key));
+            }
+            assert!(!comparing.takes(b"short"));
+            assert_eq!(comparing.gave_up_after().is_some(), gives_up, "{step_len}");
+        }
+    }
 
     #[test]
     fn cursors() {

@@ -716,6 +716,11 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
             tracing::error!(%error, "cannot watch a connection");
             self.end(index);
         }
+        // It may have been ended on its way here.
+        let arrived = self.connections[index].as_ref();
+        if arrived.is_some_and(|connection| connection.is_unwanted()) {
+            self.end(index);
+        }
         if needs_sweep || self.desk.chosen.limits.idle_timeout.is_some() {
             let soon = now_ns + SWEEP_NS;
             self.sweep_at = Some(self.sweep_at.map_or(soon, |at| at.min(soon)));
@@ -841,7 +846,8 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
                 continue;
             };
             let is_uploading = rate_min > 0 && connection.is_uploading();
-            if is_uploading && connection.is_too_slow(now_ns, rate_min) {
+            // Of one that is not, too: what it sends next begins anew.
+            if rate_min > 0 && connection.is_too_slow(now_ns, rate_min) {
                 if !self.refuse(index) {
                     self.desk.observer.connection_timed_out();
                     self.leave(index);
