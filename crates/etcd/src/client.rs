@@ -58,6 +58,8 @@ pub struct Stored {
     pub value: Vec<u8>,
     /// When it was written last: etcd's revision of that moment.
     pub revision: i64,
+    /// The lease that it goes with; 0 for none.
+    pub lease: i64,
 }
 
 /// What was read, and when.
@@ -110,6 +112,7 @@ impl EtcdClient {
             key: kv.key,
             value: kv.value,
             revision: kv.mod_revision,
+            lease: kv.lease,
         };
         Ok(Found {
             stored: found.kvs.into_iter().map(stored).collect(),

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
-use trefoil_etcd::Transaction;
+use trefoil_etcd::{Stored, Transaction};
 use trefoil_layout::limits::LAYOUT_VERSION;
 
 /// A lease is extended so many times in its life.
@@ -111,12 +111,12 @@ struct Other {
 }
 
 impl Other {
-    /// Who stands in the way of a process at `own`, by the value of the registration's
-    /// `key`. One that nobody can read may be a newer release's: it is not taken away, for
-    /// its process lives as long as it stands.
-    fn in_the_way(value: &[u8], own: &Place, key: &str) -> Option<Self> {
-        let Ok(record) = serde_json::from_slice::<Record>(value) else {
-            return Some(Other {
+    /// Who stands in the way of a process at `own`, by what stands under the registration's
+    /// `key`. One that cannot be read may be a newer release's: it is not taken away, for its
+    /// process lives as long as its lease. What goes with no lease is no registration.
+    fn in_the_way(stored: &Stored, own: &Place, key: &str) -> Option<Self> {
+        let Ok(record) = serde_json::from_slice::<Record>(&stored.value) else {
+            return (stored.lease != 0).then(|| Other {
                 process: 0,
                 host: format!(
                     "(unknown: a process of another release has written {key}; if none lives, delete that key)"
@@ -198,7 +198,7 @@ impl Kept {
         let stored = found.stored.into_iter().next();
         let revision = stored.as_ref().map_or(0, |stored| stored.revision);
         let own = &self.record.place;
-        let other = stored.and_then(|stored| Other::in_the_way(&stored.value, own, &self.key));
+        let other = stored.and_then(|stored| Other::in_the_way(&stored, own, &self.key));
         if other.is_some() {
             return Ok(other);
         }
@@ -429,7 +429,16 @@ mod tests {
             layout: Some(LAYOUT_VERSION.into()),
         };
         let value = |place| serde_json::to_vec(&record(place)).unwrap();
-        let of = |value: &[u8]| Other::in_the_way(value, &own, "/cell/backends/1");
+        let with = |value: &[u8], lease| {
+            let stored = Stored {
+                key: b"/cell/backends/1".to_vec(),
+                value: value.to_vec(),
+                revision: 5,
+                lease,
+            };
+            Other::in_the_way(&stored, &own, "/cell/backends/1")
+        };
+        let of = |value: &[u8]| with(value, 7);
         // A process that went without a word, and was started anew.
         assert_eq!(of(&value(&own)), None);
         assert_eq!(of(&value(&elsewhere)).unwrap().process, 4711);
@@ -443,6 +452,7 @@ mod tests {
             let other = of(&unreadable).unwrap();
             assert!(other.host.contains("another release"), "{other:?}");
             assert!(other.host.contains("/cell/backends/1"), "{other:?}");
+            assert_eq!(with(&unreadable, 0), None);
         }
     }
 }
