@@ -25,8 +25,9 @@ use trefoil_ports::EtcdProcess;
 
 /// Between two looks at how far the workers are.
 const LOOK_PERIOD: Duration = Duration::from_millis(20);
-/// A carrier by which no operation succeeds for so long hangs.
-const PROGRESS_PATIENCE: Duration = Duration::from_secs(30);
+/// A carrier by which no operation succeeds for so long hangs. An only copy that was killed
+/// again and again is started again after a pause of 30 s, and may be killed or stopped then.
+const PROGRESS_PATIENCE: Duration = Duration::from_secs(90);
 /// How long a worker may take to end: its operation's deadline, and a busy machine.
 const END_PATIENCE: Duration = Duration::from_secs(20);
 /// Clients that a counter's value can name.
