@@ -96,6 +96,7 @@ pub(crate) struct LogFollower {
     /// A record of which the rest is still to come.
     rest: Vec<u8>,
     succeeded: u64,
+    records: u64,
 }
 
 impl LogFollower {
@@ -106,12 +107,18 @@ impl LogFollower {
             file: None,
             rest: Vec::new(),
             succeeded: 0,
+            records: 0,
         }
     }
 
     /// The log.
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Records that were read so far: of operations that have begun or ended, however.
+    pub(crate) fn records(&self) -> u64 {
+        self.records
     }
 
     /// All that have succeeded by now. What cannot be read yet is read the next time.
@@ -124,6 +131,7 @@ impl LogFollower {
             let _ = file.read_to_end(&mut self.rest);
         }
         let (records, rest) = self.rest.as_chunks::<RECORD_LEN>();
+        self.records += records.len() as u64;
         let events = records.iter().filter_map(decode);
         // One that has only begun has not succeeded yet.
         let succeeded = events.filter(|event| event.outcome.has_succeeded());

@@ -123,6 +123,7 @@ pub(super) struct Round<'a> {
     /// Logs of clients that have ended, and what they had done.
     ended: Vec<PathBuf>,
     ended_succeeded: BTreeMap<CarrierKind, u64>,
+    ended_records: u64,
     carriers: BTreeMap<u32, CarrierKind>,
     next_client: u32,
     spares: Spares,
@@ -149,7 +150,7 @@ pub(super) fn run(program: &Path, plan: &RoundPlan) -> Result<Recorded, RecordEr
     loop {
         std::thread::sleep(LOOK_PERIOD);
         let succeeded = round.succeeded();
-        let done: u64 = succeeded.values().sum();
+        let done = round.records();
         let share = match plan.seconds {
             Some(seconds) => began.elapsed().as_secs_f64() / seconds,
             None => done as f64 / plan.operations.max(1) as f64,
@@ -291,6 +292,7 @@ impl<'a> Round<'a> {
             workers: Vec::new(),
             ended: Vec::new(),
             ended_succeeded: BTreeMap::new(),
+            ended_records: 0,
             carriers: BTreeMap::new(),
             next_client: 1,
             spares: Spares::none(),
@@ -576,10 +578,18 @@ impl<'a> Round<'a> {
         succeeded
     }
 
+    /// How much was recorded, of operations that failed, too: a round ends where nothing
+    /// succeeds any more, as where the only copy is killed again and again.
+    fn records(&self) -> u64 {
+        let running = self.workers.iter().map(|worker| worker.log.records());
+        self.ended_records + running.sum::<u64>()
+    }
+
     /// What it has done stays done.
     fn note_ended(&mut self, mut worker: Worker) {
         let carrier = self.carriers[&worker.client];
         *self.ended_succeeded.entry(carrier).or_default() += worker.log.look();
+        self.ended_records += worker.log.records();
         self.ended.push(worker.log.path().to_owned());
     }
 
