@@ -43,7 +43,7 @@ await_specification() {
 # Every way to the cell, few keys and many, kills and stops, clocks that are wrong by
 # seconds; then everything at full memory, with etcd and without.
 histories() {
-  recorded histories --operations 400000 --faults "$faults"
+  recorded histories --operations 200000 --rounds 2 --faults "$faults"
   # By their seeds: over etcd with spares in the places of the dead, over a directory,
   # over etcd.
   recorded chaos --chaos --seconds 120 --rounds 3 --seed 2
