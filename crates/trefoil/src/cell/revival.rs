@@ -21,6 +21,9 @@ const END_PATIENCE: Duration = Duration::from_secs(10);
 /// When one that does not say that it serves is told of, and how often.
 const SILENCE: Duration = Duration::from_secs(10);
 
+/// Between two looks whether a configuration that was put back still lies there.
+const PUT_BACK_PAUSE: Duration = Duration::from_secs(10);
+
 /// When a backend that has died is started again.
 pub(super) struct Revival {
     restart: Restart,
@@ -44,30 +47,41 @@ impl Revival {
         })
     }
 
-    /// Whether a configuration of before this cell lies there now. Whoever is started by it
-    /// would be a backend of that one.
-    fn is_put_back(&self) -> bool {
-        let config = self.home.registry().load().ok().flatten();
-        config.is_some_and(|config| config.config_id < self.config_id)
-    }
-
-    /// Why a backend stays dead, if so.
-    fn hindrance(&self, number: u32) -> Option<&'static str> {
+    /// Why a backend is not started, if so.
+    fn hindrance(&self, number: u32) -> Option<Hindrance> {
         if self.restart == Restart::Never {
-            return Some("it is not restarted (--restart never): restart the whole cell");
+            return Some(Hindrance::ForGood(
+                "it is not restarted (--restart never): restart the whole cell",
+            ));
         }
         // Whoever cannot read it now will not start either, and says why.
         let config = self.home.registry().load().ok().flatten()?;
-        if config.life != self.life && config.config_id > self.config_id {
-            return Some("it is not restarted: the cell was started anew, by another `cell up`");
+        // Whoever is started by it would be a backend of the cell as it was then.
+        if config.config_id < self.config_id {
+            return Some(Hindrance::ForNow(
+                "an older configuration was put back in the place of the cell's: put the newer one there again",
+            ));
+        }
+        if config.life != self.life {
+            return Some(Hindrance::ForGood(
+                "it is not restarted: the cell was started anew, by another `cell up`",
+            ));
         }
         if self.home.other_holder(&config, number).is_some() {
-            return Some(
+            return Some(Hindrance::ForGood(
                 "it is not restarted: a spare has taken its place, and goes on as this backend",
-            );
+            ));
         }
         None
     }
+}
+
+/// Why a backend is not started.
+enum Hindrance {
+    /// It stays dead.
+    ForGood(&'static str),
+    /// It is looked again.
+    ForNow(&'static str),
 }
 
 /// See the module.
@@ -336,7 +350,7 @@ impl Backend {
         let is_soon = life.is_none_or(|life| life < LIFE_MIN);
         self.deaths = if is_soon { self.deaths + 1 } else { 1 };
         let backend = self.number;
-        if let Some(why) = revival.hindrance(self.number) {
+        if let Some(Hindrance::ForGood(why)) = revival.hindrance(self.number) {
             tracing::error!(backend, how, why, "a backend has died");
             self.state = State::Over;
             return;
@@ -367,20 +381,20 @@ impl Backend {
             return None;
         }
         let number = self.number;
-        if revival.is_put_back() {
-            tracing::error!(
-                backend = number,
-                "the backend is not started: an older configuration was put back in its place; put the newer one there again"
-            );
-            let due = now + LIFE_MIN;
-            self.state = State::Waits { due };
-            return None;
-        }
         // Something may have changed while it waited.
-        if let Some(why) = revival.hindrance(self.number) {
-            tracing::error!(backend = number, why, "the backend stays dead");
-            self.state = State::Over;
-            return None;
+        match revival.hindrance(self.number) {
+            None => {}
+            Some(Hindrance::ForGood(why)) => {
+                tracing::error!(backend = number, why, "the backend stays dead");
+                self.state = State::Over;
+                return None;
+            }
+            Some(Hindrance::ForNow(why)) => {
+                tracing::error!(backend = number, why, "the backend is not started yet");
+                let due = now + PUT_BACK_PAUSE;
+                self.state = State::Waits { due };
+                return None;
+            }
         }
         match starter.start(&self.program, Begins::Alone(number), memory) {
             Ok(mut child) => {
