@@ -1,9 +1,8 @@
 //! Reading entries of a backend's memory for one who copies much of it: another backend. Its
 //! data region alone is mapped, without rings, index or lease.
 //!
-//! A system call for each entry would cost more than to copy it does (`trefoil bench scenario
-//! recovery`, before and after). What is mapped counts as resident memory of this process; the
-//! mapping says that it is not its own ([`trefoil_region::maps_foreign`]).
+//! Mapped, so that no entry costs a system call. What is mapped counts as resident memory of
+//! this process; the mapping says that it is not its own ([`trefoil_region::maps_foreign`]).
 
 use super::connect::{ConnectError, ConnectOptions, greet};
 use std::path::Path;
