@@ -60,6 +60,23 @@ pub struct Counters {
     pub get_retries: RetryCounts,
     /// Retries of mutations, by cause.
     pub mutation_retries: RetryCounts,
+    /// Operations that retried at all: one that waits for a backend on its way to another
+    /// process asks a few times.
+    pub retried: u64,
+}
+
+impl Counters {
+    /// A lookup has ended.
+    pub(crate) fn lookup_retried(&mut self, retries: &RetryCounts) {
+        self.get_retries.merge(retries);
+        self.retried += u64::from(retries.total() > 0);
+    }
+
+    /// A mutation has ended.
+    pub(crate) fn mutation_retried(&mut self, retries: &RetryCounts) {
+        self.mutation_retries.merge(retries);
+        self.retried += u64::from(retries.total() > 0);
+    }
 }
 
 /// Which replica is asked first.
@@ -383,7 +400,7 @@ impl<H: Host> Driver<H> {
         match result {
             Ok(outcome) => {
                 if !get.is_clean() {
-                    self.counters.get_retries.merge(&get.retries());
+                    self.counters.lookup_retried(&get.retries());
                 }
                 if get.is_dirty() {
                     self.suspect(hash);

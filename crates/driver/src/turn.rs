@@ -592,7 +592,7 @@ impl<H: Host> Driver<H> {
         }
         match (&op.machine, outcome) {
             (Machine::Get(get), outcome) => {
-                self.counters.get_retries.merge(&get.retries());
+                self.counters.lookup_retried(&get.retries());
                 if let Outcome::Hit { version } = outcome {
                     let host = &self.host;
                     self.versions.observe_sanely(version, || host.unix_ns());
@@ -606,10 +606,10 @@ impl<H: Host> Driver<H> {
                 }
             }
             (Machine::Mutate(machine), _) => {
-                self.counters.mutation_retries.merge(&machine.retries());
+                self.counters.mutation_retried(&machine.retries());
             }
             (Machine::Cas { machine, .. }, _) => {
-                self.counters.mutation_retries.merge(&machine.retries());
+                self.counters.mutation_retried(&machine.retries());
                 // The next attempt has to lie above whatever refused this one.
                 let host = &self.host;
                 self.versions

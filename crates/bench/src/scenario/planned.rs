@@ -16,8 +16,8 @@ use crate::server::{Server, ServerOptions};
 
 const BACKENDS: usize = 3;
 
-/// What must be shown: p99.9 of GETs at most twice what it was, or this; and at most so
-/// many attempts beyond the first.
+/// What must be shown: p99.9 of GETs at most twice what it was, or this; and fewer than one
+/// in so many operations tried more than once.
 const P999_FACTOR: u64 = 2;
 const P999_NS: u64 = 100_000;
 const RETRIED_SHARE: u64 = 1000;

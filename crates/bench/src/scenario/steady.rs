@@ -2,11 +2,13 @@
 //! each submitted at its time, of keys that were all written before. It knows what it has
 //! written, so that what is lost, old or another key's is noticed.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use trefoil_client::{Client, Completion, Lookup, MissReason, Mutated, OpError, SetOptions};
+use trefoil_client::{
+    Client, Completion, Lookup, MissReason, Mutated, OpError, RetryCounts, SetOptions,
+};
 
 use super::ScenarioError;
 use super::lateness::{Lateness, LoopFigures};
@@ -40,8 +42,10 @@ pub struct Course {
     pub stale: u64,
     /// GETs that found what was never written there.
     pub wrong: u64,
-    /// Attempts beyond the first.
+    /// Operations that were tried more than once.
     pub retried: u64,
+    /// Attempts beyond the first, by cause.
+    pub attempts: BTreeMap<String, u64>,
     /// Of GETs.
     pub get_p50_ns: u64,
     /// Of GETs.
@@ -91,6 +95,12 @@ impl Median for Course {
             stale: sum(|run| run.stale),
             wrong: sum(|run| run.wrong),
             retried: sum(|run| run.retried),
+            attempts: runs.iter().fold(BTreeMap::new(), |mut sums, run| {
+                for (cause, count) in &run.attempts {
+                    *sums.entry(cause.clone()).or_default() += count;
+                }
+                sums
+            }),
             get_p50_ns: of(|run| run.get_p50_ns)?,
             get_p99_ns: of(|run| run.get_p99_ns)?,
             get_p999_ns: of(|run| run.get_p999_ns)?,
@@ -114,7 +124,7 @@ pub(super) struct Ended {
     pub(super) took: Duration,
     /// In the client: the rest was waiting for an answer.
     pub(super) inside: Duration,
-    /// Attempts beyond the first.
+    /// Operations that were tried more than once, with those that ended in the same moment.
     pub(super) retried: u64,
     pub(super) verdict: Verdict,
 }
@@ -262,9 +272,20 @@ impl Load {
         round
     }
 
-    fn retries(&self) -> u64 {
+    /// Operations that were tried more than once.
+    fn retried(&self) -> u64 {
+        self.client.counters().retried
+    }
+
+    /// Attempts beyond the first, by cause.
+    fn attempts(&self) -> BTreeMap<String, u64> {
         let counters = self.client.counters();
-        counters.get_retries.total() + counters.mutation_retries.total()
+        let of = |counts: RetryCounts| counts.iter().collect::<Vec<_>>();
+        let mut attempts = BTreeMap::new();
+        for (cause, count) in [of(counters.get_retries), of(counters.mutation_retries)].concat() {
+            *attempts.entry(cause.to_string()).or_default() += count;
+        }
+        attempts
     }
 
     fn next_key(&mut self) -> usize {
@@ -349,10 +370,10 @@ impl Load {
             course: Course::default(),
             gets: Vec::new(),
             sets: Vec::new(),
-            retries: self.retries(),
+            retried: self.retried(),
             note,
         };
-        let before = self.retries();
+        let (retried, attempts) = (self.retried(), self.attempts());
         let mut ended = Vec::new();
         for number in 0.. {
             if number % 64 == 0 && is_enough() {
@@ -381,7 +402,12 @@ impl Load {
             mut sets,
             ..
         } = tally;
-        course.retried = self.retries() - before;
+        course.retried = self.retried() - retried;
+        course.attempts = self.attempts();
+        for (cause, count) in &mut course.attempts {
+            *count -= attempts.get(cause).copied().unwrap_or_default();
+        }
+        course.attempts.retain(|_, count| *count > 0);
         course.punctuality = punctuality;
         gets.sort_unstable();
         sets.sort_unstable();
@@ -424,8 +450,8 @@ impl Load {
                     Verdict::Failed
                 }
             };
-            let retries = self.retries();
-            tally.count(open, verdict, retries);
+            let retried = self.retried();
+            tally.count(open, verdict, retried);
         }
     }
 
@@ -463,13 +489,13 @@ struct Tally<'a> {
     course: Course,
     gets: Vec<u64>,
     sets: Vec<u64>,
-    /// Of the client, when the latest operation ended.
-    retries: u64,
+    /// Of the client's operations, when the latest one ended.
+    retried: u64,
     note: &'a mut dyn FnMut(Ended),
 }
 
 impl Tally<'_> {
-    fn count(&mut self, open: Open, verdict: Verdict, retries: u64) {
+    fn count(&mut self, open: Open, verdict: Verdict, retried: u64) {
         let at = self.begin.elapsed();
         let took = at.saturating_sub(open.due);
         let times = match open.is_set {
@@ -489,7 +515,7 @@ impl Tally<'_> {
             Verdict::Wrong => course.wrong += 1,
             Verdict::Failed => course.failed += 1,
         }
-        let retried = retries - std::mem::replace(&mut self.retries, retries);
+        let retried = retried - std::mem::replace(&mut self.retried, retried);
         (self.note)(Ended {
             at,
             is_set: open.is_set,

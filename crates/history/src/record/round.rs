@@ -30,6 +30,9 @@ const LOOK_PERIOD: Duration = Duration::from_millis(20);
 const PROGRESS_PATIENCE: Duration = Duration::from_secs(90);
 /// How long a worker may take to end: its operation's deadline, and a busy machine.
 const END_PATIENCE: Duration = Duration::from_secs(20);
+/// By when backends have found that what keeps the configuration is back: they look for it
+/// once a second, and it takes a moment itself.
+const STORE_FOUND: Duration = Duration::from_secs(5);
 /// Clients that a counter's value can name.
 const CLIENTS_MAX: u32 = 4_000;
 /// Share of the operations after which a backend may be killed: memory is full by then.
@@ -100,6 +103,8 @@ pub(super) struct Round<'a> {
     pub is_upgraded: bool,
     /// What keeps the configuration is away.
     pub store_is_away: bool,
+    /// When it was away last.
+    pub store_was_away: Option<Instant>,
     /// Backends that are away, as far as they are one each.
     pub away: Vec<usize>,
     /// So many things that take a backend are under way.
@@ -278,6 +283,7 @@ impl<'a> Round<'a> {
             kills: BTreeMap::new(),
             is_upgraded: false,
             store_is_away: false,
+            store_was_away: None,
             away: Vec::new(),
             backends_away: 0,
             is_resizing: false,
@@ -552,6 +558,13 @@ impl<'a> Round<'a> {
         self.note_ended(worker);
         self.start_worker(carrier, release, None)?;
         Ok(true)
+    }
+
+    /// Whether backends may not have found yet that what keeps the configuration is back:
+    /// until then orders that change it are refused.
+    pub(super) fn store_may_be_away(&self) -> bool {
+        let is_recent = |at: Instant| at.elapsed() < STORE_FOUND;
+        self.store_is_away || self.store_was_away.is_some_and(is_recent)
     }
 
     /// Waits until every client has written its share of the keys.

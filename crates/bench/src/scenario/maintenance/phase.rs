@@ -31,7 +31,7 @@ pub struct Phase {
     pub misses: u64,
     /// GETs that found an old value.
     pub stale: u64,
-    /// Attempts beyond the first.
+    /// Operations that were tried more than once.
     pub retried: u64,
     /// Bytes of answers to those who copied from a backend.
     pub copied_bytes: u64,

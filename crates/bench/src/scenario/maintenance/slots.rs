@@ -29,7 +29,7 @@ pub struct Slot {
     pub misses: u64,
     /// See `misses`.
     pub stale: u64,
-    /// Attempts beyond the first.
+    /// Operations that were tried more than once.
     pub retried: u64,
     /// Of GETs, from when they were due: median, 99th and 99.9th percentile.
     pub get_ns: [u64; 3],

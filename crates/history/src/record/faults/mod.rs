@@ -316,7 +316,11 @@ impl Faults {
             let away = self.away.swap_remove(at);
             self.losses.extend(away.what.loss());
         }
+        let was_away = round.store_is_away;
         round.store_is_away = self.away_of(Part::Store) > 0;
+        if was_away || round.store_is_away {
+            round.store_was_away = Some(Instant::now());
+        }
         round.backends_away = self.away_of(Part::Backend);
         round.is_resizing = self.away_of(Part::Size) > 0;
         round.is_resizing_alone &= round.is_resizing;

@@ -90,7 +90,7 @@ impl Moving {
             backend,
             logged,
             has_moved: false,
-            is_excused: round.store_is_away || round.is_resizing,
+            is_excused: round.store_may_be_away() || round.is_resizing,
         })))
     }
 }
@@ -124,7 +124,7 @@ pub(super) fn spawn(round: &Round<'_>, words: &[String], stdout: Stdio) -> std::
 
 impl Ongoing for Moving {
     fn look(&mut self, round: &mut Round<'_>) -> Result<Course, String> {
-        self.is_excused |= round.store_is_away || round.is_resizing;
+        self.is_excused |= round.store_may_be_away() || round.is_resizing;
         let status = match self.child.try_wait() {
             Ok(None) => return Ok(Course::Goes),
             Ok(Some(status)) => status,

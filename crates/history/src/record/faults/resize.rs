@@ -47,7 +47,7 @@ pub(super) fn begin(round: &mut Round<'_>) -> Result<Begun, RecordError> {
 }
 
 fn is_disturbed(round: &Round<'_>) -> bool {
-    round.store_is_away || round.backends_away > 0
+    round.store_may_be_away() || round.backends_away > 0
 }
 
 impl Ongoing for Resizing {
