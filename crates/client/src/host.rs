@@ -23,8 +23,12 @@ use trefoil_softnic::{EngineAddress, EnginePort};
 /// Patience with an empty call to a backend that was silent.
 const PING_PATIENCE: Duration = Duration::from_millis(500);
 
-/// How often it is looked whether a backend's successor has come.
-const SUCCESSOR_PAUSE: Duration = Duration::from_millis(1);
+/// How often it is looked whether a backend's successor has come: it comes within a
+/// millisecond or two as a rule, and operations wait for it.
+const SUCCESSOR_PAUSE: Duration = Duration::from_micros(100);
+/// The same once it has not come for so long: the machine is busy.
+const SUCCESSOR_PAUSE_LONG: Duration = Duration::from_millis(1);
+const SUCCESSOR_LATE: Duration = Duration::from_millis(20);
 
 /// Patience with the greeting of an engine.
 const ENGINE_PATIENCE: Duration = Duration::from_millis(500);
@@ -263,7 +267,15 @@ impl Host for ClientHost {
             options.timeout = HUSHED_PATIENCE;
         }
         let connect = move || {
-            let by = Instant::now() + Duration::from_nanos(SUCCESSOR_NS);
+            let begin = Instant::now();
+            let by = begin + Duration::from_nanos(SUCCESSOR_NS);
+            let pause = || {
+                let is_late = begin.elapsed() >= SUCCESSOR_LATE;
+                std::thread::sleep(match is_late {
+                    true => SUCCESSOR_PAUSE_LONG,
+                    false => SUCCESSOR_PAUSE,
+                });
+            };
             let connected = loop {
                 let Some(socket) = &socket else {
                     break Err(no_shared_memory());
@@ -271,7 +283,7 @@ impl Host for ClientHost {
                 match Connection::connect(socket, backend, &options) {
                     // Its successor is not there yet.
                     Err(error) if has_moved && is_absence(&error) && Instant::now() < by => {
-                        std::thread::sleep(SUCCESSOR_PAUSE);
+                        pause();
                     }
                     Err(error) => break Err(judge(&error, is_reached_elsewhere)),
                     // Nor has the one before it gone yet.
@@ -281,7 +293,7 @@ impl Host for ClientHost {
                             && Instant::now() < by =>
                     {
                         drop(connection);
-                        std::thread::sleep(SUCCESSOR_PAUSE);
+                        pause();
                     }
                     Ok(connection) if connection.agreement().topology.is_changing() => {
                         break Err(NotConnected::down("the backend is leaving its place"));

@@ -6,9 +6,16 @@
 //!
 //! Where both have one core, that thread must not keep it either: nobody is hurried by
 //! the end of a mapping, and a time slice of the kernel is milliseconds long. So it gives
-//! way to others, and sleeps after each short piece. While one is under way nobody
-//! else in the process can map anything.
+//! way to others, and sleeps after each short piece: long at first, so that one operation
+//! in fifty at most waits for it; less once it has been at work for a while, because what
+//! is mapped here is kept for a process that may be dead.
+//!
+//! A region reserves hundreds of times what it holds, and the kernel does not say where
+//! pages are. They are let go first, in place: that costs a fraction of a microsecond where
+//! there are none, and nobody who maps something waits for it. Then a long part of the
+//! range ends at once.
 
+use rustix::mm::Advice;
 use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,18 +24,21 @@ use std::time::{Duration, Instant};
 
 /// Shorter ones end at once: less than a thread costs.
 const LEN_MIN: usize = 1 << 20;
-/// What is unmapped by one call: 50 microseconds if all of it is there, in small pages.
-const PIECE_LEN: usize = 512 << 10;
-/// The same where little was there: most of a region is empty.
-const EMPTY_PIECE_LEN: usize = 2 << 20;
+/// Whose pages are let go by one call: 15 microseconds if all are there, and small.
+const PIECE_LEN: usize = 128 << 10;
+/// The most where nothing was there: half a millisecond if all of it is, after all.
+const EMPTY_PIECE_LEN_MAX: usize = 16 << 20;
 /// A piece that took less than this was about empty.
-const EMPTY: Duration = Duration::from_micros(10);
+const EMPTY: Duration = Duration::from_micros(5);
+/// What is unmapped by one call, once its pages are gone: their tables, a thousand at most.
+const PART_LEN: usize = 1 << 30;
 /// How long the thread works before it sleeps.
-const TURN: Duration = Duration::from_micros(40);
-/// So many times as long as it worked, it sleeps.
+const TURN: Duration = Duration::from_micros(20);
+/// How long it sleeps then.
+const PAUSE: Duration = Duration::from_millis(1);
+/// Once it has been at work for so long, it sleeps so many times as long as it worked.
+const GENTLE: Duration = Duration::from_secs(3);
 const PAUSE_FACTOR: u32 = 3;
-/// And so long at most: somebody else may have had the core meanwhile.
-const PAUSE_MAX: Duration = Duration::from_millis(1);
 /// Comes after others, but not after the last of them: while many share a core, memory of
 /// a process that is gone would be kept for minutes.
 const NICE: i32 = 10;
@@ -79,23 +89,43 @@ unsafe impl Send for Range {}
 impl Range {
     /// Unmaps the range; `between` is called after each piece.
     fn unmap(self, mut between: impl FnMut()) {
-        let (mut done, mut piece) = (0, PIECE_LEN);
+        let mut done = 0;
         while done < self.len {
-            let begin = Instant::now();
-            let len = piece.min(self.len - done);
+            let part = PART_LEN.min(self.len - done);
+            self.empty(done, part, &mut between);
             // SAFETY: a part of the range, which nothing refers to (see `unmap`); what
             // was unmapped before is not touched again.
             // Refused only where the process has as many mappings as it may: the part
             // then stays mapped, which harms nobody.
-            let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().byte_add(done), len) };
-            done += len;
+            let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().byte_add(done), part) };
+            done += part;
+            between();
+        }
+        (self.ended)();
+    }
+
+    /// Lets the pages of a part go, which stays mapped.
+    fn empty(&self, from: usize, len: usize, between: &mut impl FnMut()) {
+        let (mut done, mut piece) = (0, PIECE_LEN);
+        while done < len {
+            let begin = Instant::now();
+            let now = piece.min(len - done);
+            // SAFETY: a part of the range, which nothing refers to (see `unmap`).
+            let emptied = unsafe {
+                let at = self.base.as_ptr().byte_add(from + done);
+                rustix::mm::madvise(at, now, Advice::LinuxDontNeed)
+            };
+            if emptied.is_err() {
+                // Of a kind that this cannot be done with: unmapping does it all.
+                return;
+            }
+            done += now;
             piece = match begin.elapsed() < EMPTY {
-                true => EMPTY_PIECE_LEN,
+                true => (piece * 2).min(EMPTY_PIECE_LEN_MAX),
                 false => PIECE_LEN,
             };
             between();
         }
-        (self.ended)();
     }
 }
 
@@ -127,12 +157,18 @@ pub(crate) unsafe fn unmap(base: NonNull<c_void>, len: usize, ended: fn()) {
 fn unmap_aside() {
     // On Linux this is about the thread, not its process. Refused, it works on.
     let _ = rustix::process::setpriority_process(None, NICE);
+    let at_work_since = Instant::now();
     let mut begin = Instant::now();
     while let Some(range) = next() {
         range.unmap(|| {
             let worked = begin.elapsed();
             if worked >= TURN {
-                std::thread::sleep((worked * PAUSE_FACTOR).min(PAUSE_MAX));
+                let pause = match at_work_since.elapsed() < GENTLE {
+                    true => PAUSE,
+                    // At most as long: somebody else may have had the core meanwhile.
+                    false => (worked * PAUSE_FACTOR).min(PAUSE),
+                };
+                std::thread::sleep(pause);
                 begin = Instant::now();
             }
         });

@@ -146,7 +146,12 @@ pub(super) fn figures(
     progress: Progress<'_>,
     change: &(dyn Fn(&str) -> Result<f64, String> + Sync),
 ) -> Result<PlannedFigures, ScenarioError> {
-    let keys: u64 = options.scaled(250_000, 20_000);
+    // So many that a backend holds as much in either mode.
+    let keys_per_backend: u64 = options.scaled(250_000, 20_000);
+    let keys = match mode {
+        "R=1" => keys_per_backend * BACKENDS as u64,
+        _ => keys_per_backend,
+    };
     let memory = options.scaled(512 << 20, 128 << 20);
     progress(&format!("{name}, {mode}: filling"));
     let backends = BACKENDS.to_string();
