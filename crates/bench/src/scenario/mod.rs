@@ -28,9 +28,9 @@ mod stop_stop;
 mod takeover;
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use trefoil_client::{Cell, Options};
+use trefoil_client::{BackendStats, Cell, Options};
 
 use crate::doctor::DoctorError;
 use crate::load::{
@@ -172,14 +172,28 @@ fn connect(server: &Server) -> Result<Trefoil, ScenarioError> {
     Ok(Trefoil::new(cell.client(Options::default())))
 }
 
-/// Takes down which processes the backends are by now: some have died, or have moved.
+/// How long backends that have changed may take until all say who they are.
+const PIDS_PATIENCE: Duration = Duration::from_secs(10);
+const PIDS_PAUSE: Duration = Duration::from_millis(100);
+
+/// Takes down which processes the backends are by now: some have died, or have moved. Of a
+/// cell that has just changed, one that is on its way out may answer, or none: two looks
+/// have to find the same.
 fn note_pids(server: &mut Server, cell: &Cell) {
-    for (pid, backend) in server.pids.iter_mut().zip(cell.stats()) {
-        let stats = backend.stats.unwrap_or_default();
-        if let Some(process) = stats.process {
-            *pid = process.pid;
+    let end = Instant::now() + PIDS_PATIENCE;
+    let pid_of = |backend: BackendStats| Some(backend.stats.ok()?.process?.pid);
+    let look = || -> Vec<Option<u32>> { cell.stats().into_iter().map(pid_of).collect() };
+    let mut seen = look();
+    loop {
+        std::thread::sleep(PIDS_PAUSE);
+        let now = look();
+        let is_same = now == seen && now.iter().all(Option::is_some);
+        seen = now;
+        if is_same || Instant::now() >= end {
+            break;
         }
     }
+    server.pids = seen.into_iter().flatten().collect();
 }
 
 /// A synthetic mix at a rate, or as fast as it goes.
