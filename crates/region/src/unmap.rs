@@ -6,9 +6,9 @@
 //!
 //! Where both have one core, that thread must not keep it either: nobody is hurried by
 //! the end of a mapping, and a time slice of the kernel is milliseconds long. So it gives
-//! way to others, and sleeps after each short piece: long at first, so that one operation
-//! in fifty at most waits for it; less once it has been at work for a while, because what
-//! is mapped here is kept for a process that may be dead.
+//! way to others, and sleeps after each short piece: long at first, so that fewer than one
+//! operation in a hundred waits for it; less once it has been at work for a while, because
+//! the memory may be a dead process's, and is free only then.
 //!
 //! A region reserves hundreds of times what it holds, and the kernel does not say where
 //! pages are. They are let go first, in place: that costs a fraction of a microsecond where
@@ -34,11 +34,13 @@ const EMPTY: Duration = Duration::from_micros(5);
 const PART_LEN: usize = 1 << 30;
 /// How long the thread works before it sleeps.
 const TURN: Duration = Duration::from_micros(20);
-/// How long it sleeps then.
-const PAUSE: Duration = Duration::from_millis(1);
-/// Once it has been at work for so long, it sleeps so many times as long as it worked.
-const GENTLE: Duration = Duration::from_secs(3);
+/// How long it sleeps then: of a hundred operations, fewer than one finds it at work.
+const PAUSE: Duration = Duration::from_millis(4);
+/// Once it has been at work for so long, it sleeps so many times as long as it worked, and
+/// so long at most: somebody else may have had the core meanwhile.
+const GENTLE: Duration = Duration::from_secs(10);
 const PAUSE_FACTOR: u32 = 3;
+const PAUSE_MAX: Duration = Duration::from_millis(1);
 /// Comes after others, but not after the last of them: while many share a core, memory of
 /// a process that is gone would be kept for minutes.
 const NICE: i32 = 10;
@@ -165,8 +167,7 @@ fn unmap_aside() {
             if worked >= TURN {
                 let pause = match at_work_since.elapsed() < GENTLE {
                     true => PAUSE,
-                    // At most as long: somebody else may have had the core meanwhile.
-                    false => (worked * PAUSE_FACTOR).min(PAUSE),
+                    false => (worked * PAUSE_FACTOR).min(PAUSE_MAX),
                 };
                 std::thread::sleep(pause);
                 begin = Instant::now();

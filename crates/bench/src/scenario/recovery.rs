@@ -119,6 +119,7 @@ pub fn recovery(
     let mut load = Load::new(cell.client(Options::default()), keys);
     load.fill()?;
     server.settle()?;
+    let cell = onlooker(options, &server.address)?;
     let corpus = standing(&cell, FIRST_VICTIM).map_or(0, |found| found.entry_bytes);
 
     let runs = options.runs.max(1);
@@ -162,6 +163,18 @@ pub fn recovery(
         each,
         doctor,
         read_back,
+    })
+}
+
+/// The cell as somebody sees it whose threads stay off the load's core.
+fn onlooker(options: &ScenarioOptions, address: &str) -> Result<Cell, ScenarioError> {
+    std::thread::scope(|scope| {
+        let connect = scope.spawn(|| {
+            options.pin_aside()?;
+            Ok(Cell::connect(address)?)
+        });
+        let panicked = || ScenarioError::Course("the onlooker has panicked".to_owned());
+        connect.join().map_err(|_| panicked())?
     })
 }
 
