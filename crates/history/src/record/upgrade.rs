@@ -23,6 +23,8 @@ const END: f64 = 0.8;
 const DRAINED: &str = "1";
 /// So much lower the share of GETs that find something may be, for it goes up and down.
 const HIT_RATIO_LESS_MAX: f64 = 0.02;
+/// Of fewer GETs it says nothing: a round may be over soon after its last order.
+const HIT_RATIO_GETS_MIN: u64 = 2_000;
 
 /// The programs of a round.
 #[derive(Clone, Copy, Debug)]
@@ -321,7 +323,9 @@ impl UpgradeFigures {
         }
         let least = self.before.share() - HIT_RATIO_LESS_MAX;
         let phases = [("during", self.during), ("after", self.after)];
-        let less = phases.iter().find(|(_, ratio)| ratio.share() < least);
+        let less = phases
+            .iter()
+            .find(|(_, ratio)| ratio.gets >= HIT_RATIO_GETS_MIN && ratio.share() < least);
         less.map(|(name, ratio)| {
             format!(
                 "fewer GETs found something {name} upgrades: {}, before {}",
@@ -409,7 +413,7 @@ mod tests {
         };
         let get = |outcome, at| event(Kind::Get, outcome, (at, at + 1));
         let hits = |at, count: usize| vec![get(Outcome::Hit, at); count];
-        let mut events = [hits(10, 100), hits(150, 99), hits(300, 99)].concat();
+        let mut events = [hits(10, 3_000), hits(150, 2_999), hits(300, 2_999)].concat();
         events.push(get(Outcome::Absent, 160));
         events.push(get(Outcome::Inquorate, 310));
         // Fates that an upgrade may have no part in.
@@ -423,7 +427,7 @@ mod tests {
         let mut figures = UpgradeFigures::default();
         figures.add(upgraded, &events);
         assert_eq!((figures.failed, figures.trouble()), (0, None));
-        assert_eq!((figures.during.gets, figures.during.hits), (100, 99));
+        assert_eq!((figures.during.gets, figures.during.hits), (3_000, 2_999));
         for bad in [
             get(Outcome::Failed, 150),
             event(Kind::Set, Outcome::Denied, (110, 120)),
@@ -434,7 +438,12 @@ mod tests {
             let said = figures.trouble().unwrap();
             assert!(said.contains("1 operations failed"), "{said}");
         }
-        figures.add(upgraded, &vec![get(Outcome::Absent, 300); 5]);
+        // Of a few nothing can be said.
+        let mut few = UpgradeFigures::default();
+        few.add(upgraded, &[hits(10, 3_000), hits(300, 6)].concat());
+        few.add(upgraded, &[get(Outcome::Absent, 300)]);
+        assert_eq!(few.trouble(), None);
+        figures.add(upgraded, &vec![get(Outcome::Absent, 300); 100]);
         let said = figures.trouble().unwrap();
         assert!(said.contains("after upgrades"), "{said}");
     }
