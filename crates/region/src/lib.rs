@@ -13,6 +13,7 @@ mod gather;
 mod heap;
 mod mapping;
 mod object;
+mod present;
 mod program;
 mod turns;
 mod unmap;

@@ -7,15 +7,16 @@
 //! Where both have one core, that thread must not keep it either: nobody is hurried by
 //! the end of a mapping, and a time slice of the kernel is milliseconds long. So it gives
 //! way to others, and sleeps after each short piece: long at first, so that fewer than one
-//! operation in a hundred waits for it; less once it has been at work for a while, because
-//! the memory may be a dead process's, and is free only then.
+//! operation in a hundred waits for it; less once that has taken a while, because the memory
+//! may be a dead process's, and is free only then.
 //!
-//! A region reserves hundreds of times what it holds, and the kernel does not say where
-//! pages are. They are let go first, in place: that costs a fraction of a microsecond where
-//! there are none, and nobody who maps something waits for it. Then a long part of the
-//! range ends at once.
+//! A region reserves hundreds of times what it holds. The kernel is asked where pages are
+//! ([`crate::present`]); they are let go in place, so that nobody who maps something waits
+//! for it, and then all that is left, which is nothing but addresses, ends at once.
 
+use crate::present::Pages;
 use rustix::mm::Advice;
+use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,19 +25,22 @@ use std::time::{Duration, Instant};
 
 /// Shorter ones end at once: less than a thread costs.
 const LEN_MIN: usize = 1 << 20;
-/// Whose pages are let go by one call: 15 microseconds if all are there, and small.
+/// So many pages are let go at a time: 25 microseconds if they are small.
+const PAGES_MAX: usize = 256;
+/// Where the kernel does not tell what is there, so much at a time: 15 microseconds if all
+/// of it is, in small pages.
 const PIECE_LEN: usize = 128 << 10;
 /// The most where nothing was there: half a millisecond if all of it is, after all.
 const EMPTY_PIECE_LEN_MAX: usize = 16 << 20;
 /// A piece that took less than this was about empty.
 const EMPTY: Duration = Duration::from_micros(5);
-/// What is unmapped by one call, once its pages are gone: their tables, a thousand at most.
+/// What is unmapped by one call, once its pages are gone: their tables.
 const PART_LEN: usize = 1 << 30;
 /// How long the thread works before it sleeps.
 const TURN: Duration = Duration::from_micros(20);
 /// How long it sleeps then: of a hundred operations, fewer than one finds it at work.
 const PAUSE: Duration = Duration::from_millis(4);
-/// Once it has been at work for so long, it sleeps so many times as long as it worked, and
+/// Of a range that has waited for so long, it sleeps so many times as long as it worked, and
 /// so long at most: somebody else may have had the core meanwhile.
 const GENTLE: Duration = Duration::from_secs(10);
 const PAUSE_FACTOR: u32 = 3;
@@ -67,12 +71,12 @@ pub(crate) fn foreign_ends() {
 /// What is to be unmapped. One thread does it all: several would take their turns one
 /// after another on a core that somebody else needs.
 static WAITING: Mutex<Waiting> = Mutex::new(Waiting {
-    ranges: Vec::new(),
+    ranges: VecDeque::new(),
     has_thread: false,
 });
 
 struct Waiting {
-    ranges: Vec<Range>,
+    ranges: VecDeque<Range>,
     /// Whether a thread will look here again.
     has_thread: bool,
 }
@@ -81,6 +85,8 @@ struct Waiting {
 struct Range {
     base: NonNull<c_void>,
     len: usize,
+    /// When it was given here.
+    since: Instant,
     /// Told when nothing of it is mapped any more.
     ended: fn(),
 }
@@ -91,34 +97,51 @@ unsafe impl Send for Range {}
 impl Range {
     /// Unmaps the range; `between` is called after each piece.
     fn unmap(self, mut between: impl FnMut()) {
-        let mut done = 0;
-        while done < self.len {
-            let part = PART_LEN.min(self.len - done);
-            self.empty(done, part, &mut between);
-            // SAFETY: a part of the range, which nothing refers to (see `unmap`); what
-            // was unmapped before is not touched again.
-            // Refused only where the process has as many mappings as it may: the part
-            // then stays mapped, which harms nobody.
-            let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().byte_add(done), part) };
-            done += part;
-            between();
+        if self.empty_where_pages_are(&mut between).is_some() {
+            self.end(0, self.len);
+        } else {
+            let mut done = 0;
+            while done < self.len {
+                let part = PART_LEN.min(self.len - done);
+                self.empty(done, part, &mut between);
+                self.end(done, part);
+                done += part;
+                between();
+            }
         }
         (self.ended)();
     }
 
-    /// Lets the pages of a part go, which stays mapped.
+    /// Lets all pages go where they are; the range stays mapped. Nothing where the kernel
+    /// does not tell, or does not do it.
+    fn empty_where_pages_are(&self, between: &mut impl FnMut()) -> Option<()> {
+        // Not worth a look.
+        if self.len < LEN_MIN {
+            return Some(());
+        }
+        let pages = Pages::of_this_process()?;
+        let base = self.base.as_ptr() as usize;
+        let mut at = base;
+        while at < base + self.len {
+            let found = pages.look(at..base + self.len, PAGES_MAX).ok()?;
+            for run in found.runs() {
+                self.let_go(run.start - base, run.len())?;
+            }
+            // It always gets on; if it did not, this would never end.
+            at = (found.looked_until > at).then_some(found.looked_until)?;
+            between();
+        }
+        Some(())
+    }
+
+    /// The same of a part, by trying.
     fn empty(&self, from: usize, len: usize, between: &mut impl FnMut()) {
         let (mut done, mut piece) = (0, PIECE_LEN);
         while done < len {
             let begin = Instant::now();
             let now = piece.min(len - done);
-            // SAFETY: a part of the range, which nothing refers to (see `unmap`).
-            let emptied = unsafe {
-                let at = self.base.as_ptr().byte_add(from + done);
-                rustix::mm::madvise(at, now, Advice::LinuxDontNeed)
-            };
-            if emptied.is_err() {
-                // Of a kind that this cannot be done with: unmapping does it all.
+            // Of a kind that this cannot be done with: unmapping does it all.
+            if self.let_go(from + done, now).is_none() {
                 return;
             }
             done += now;
@@ -129,6 +152,24 @@ impl Range {
             between();
         }
     }
+
+    /// Lets pages of a part go, which stays mapped.
+    fn let_go(&self, from: usize, len: usize) -> Option<()> {
+        // SAFETY: a part of the range, which nothing refers to (see `unmap`).
+        unsafe {
+            let at = self.base.as_ptr().byte_add(from);
+            rustix::mm::madvise(at, len, Advice::LinuxDontNeed).ok()
+        }
+    }
+
+    /// Unmaps a part, which may be all.
+    fn end(&self, from: usize, len: usize) {
+        // SAFETY: a part of the range, which nothing refers to (see `unmap`); what was
+        // unmapped before is not touched again.
+        // Refused only where the process has as many mappings as it may: the part then
+        // stays mapped, which harms nobody.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().byte_add(from), len) };
+    }
 }
 
 /// Unmaps `len` bytes at `base`, soon; then calls `ended`.
@@ -137,12 +178,17 @@ impl Range {
 ///
 /// They are one mapping, or several, of this process, and nothing refers to them.
 pub(crate) unsafe fn unmap(base: NonNull<c_void>, len: usize, ended: fn()) {
-    let range = Range { base, len, ended };
+    let range = Range {
+        base,
+        len,
+        since: Instant::now(),
+        ended,
+    };
     if len < LEN_MIN {
         return range.unmap(|| {});
     }
     let mut waiting = lock();
-    waiting.ranges.push(range);
+    waiting.ranges.push_back(range);
     if waiting.has_thread {
         return;
     }
@@ -159,13 +205,13 @@ pub(crate) unsafe fn unmap(base: NonNull<c_void>, len: usize, ended: fn()) {
 fn unmap_aside() {
     // On Linux this is about the thread, not its process. Refused, it works on.
     let _ = rustix::process::setpriority_process(None, NICE);
-    let at_work_since = Instant::now();
     let mut begin = Instant::now();
     while let Some(range) = next() {
+        let since = range.since;
         range.unmap(|| {
             let worked = begin.elapsed();
             if worked >= TURN {
-                let pause = match at_work_since.elapsed() < GENTLE {
+                let pause = match since.elapsed() < GENTLE {
                     true => PAUSE,
                     false => (worked * PAUSE_FACTOR).min(PAUSE_MAX),
                 };
@@ -179,7 +225,7 @@ fn unmap_aside() {
 /// The next range, or the end of the thread.
 fn next() -> Option<Range> {
     let mut waiting = lock();
-    let range = waiting.ranges.pop();
+    let range = waiting.ranges.pop_front();
     waiting.has_thread = range.is_some();
     range
 }
