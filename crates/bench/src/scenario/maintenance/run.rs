@@ -239,10 +239,11 @@ impl Stage<'_> {
         give("drain")?;
         self.note("on the spare");
         std::thread::sleep(self.options.calm);
+        // The backend has a process of its own again, and another spare is started.
         self.note("restart");
         give("restart")?;
         self.note("back");
-        give("undrain")
+        Ok(())
     }
 
     fn unplanned(&self) -> Result<(), String> {
