@@ -48,6 +48,7 @@ SUITES = [
     Suite("memcached's t/*.t", ["memcached-t/run.py"], r"\d+ files, \d+ tests", own_servers=True),
     Suite("YCSB A B C D F", ["ycsb/run.py"], r"operations on", own_servers=True, alone=True),
     Suite("a backend killed", ["kill-backend/run.py"], r"killed ", ("gateway",), own_servers=True),
+    Suite("locks, servers die", ["locks/run.py"], r"^locks: ", ("memcached", "gateway"), own_servers=True),
     Suite("Django's, pymemcache", ["packages/run.py", "django-pymemcache"], r" wrong$"),
     Suite("Django's, pylibmc", ["packages/run.py", "django-pylibmc"], r" wrong$"),
     Suite("Django's, redis", ["packages/run.py", "django-redis"], r" wrong$"),
@@ -65,6 +66,9 @@ SUITES = [
     Suite("Jedis", ["java/run.sh", "Jedis"], r"\d+ tests successful"),
     Suite("ioredis", ["node/run.sh", "ioredis"], r"^. (pass|fail) \d+"),
     Suite("node-redis", ["node/run.sh", "noderedis"], r"^. (pass|fail) \d+"),
+    Suite("go-redis' locks", ["go/run.sh", "Locks"], r"^\d+ tests"),
+    Suite("Node's limiters", ["node/run.sh", "limits"], r"^. (pass|fail) \d+"),
+    Suite("phpredis", ["php/run.sh"], r"^phpredis: "),
     Suite("redis-cli", ["resp/run.sh", "cli"], r"^redis-cli: "),
     Suite("redis-benchmark", ["resp/run.sh", "benchmark"], r"requests per second", alone=True),
 ]

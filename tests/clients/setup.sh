@@ -20,6 +20,7 @@ packages() {
   need memccapable libmemcached-tools
   need prove perl
   need ruby ruby
+  { command -v php >/dev/null && php -m | grep -qx redis; } || missing+=(php-cli php-redis)
   { command -v ruby >/dev/null && ruby -e 'require "dalli"; require "minitest"' 2>/dev/null; } ||
     missing+=(ruby-dalli ruby-minitest)
   ((${#missing[@]})) || return 0
@@ -97,24 +98,37 @@ node_modules() {
   done_with node
 }
 
-# memcached's own tests are in its source package, which comes from where the
-# machine gets its packages: the same sources, read as sources of source.
+# debian_source FOLDER PACKAGE: downloads the source of a package into FOLDER. It comes
+# from where the machine gets its packages: the same sources, read as sources of source.
+debian_source() {
+  local apt=$cache/apt file
+  local options=(-q -o Dir::Etc::sourcelist=/dev/null -o Dir::Etc::sourceparts="$apt/sources"
+    -o Dir::State::Lists="$apt/lists" -o APT::Sandbox::User="$(id -un)")
+  # Another package asked for them a moment ago.
+  if ! [[ $(find "$apt/.updated" -mmin -60 2>/dev/null) ]]; then
+    rm -rf "$apt"
+    mkdir -p "$apt/sources" "$apt/lists/partial"
+    for file in /etc/apt/sources.list.d/*.sources; do
+      [[ -f $file ]] && sed 's/^Types:.*/Types: deb-src/' "$file" >"$apt/sources/${file##*/}"
+    done
+    for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.list; do
+      [[ -f $file ]] && sed -n 's/^deb /deb-src /p' "$file" >"$apt/sources/${file##*/}.list"
+    done
+    apt-get "${options[@]}" update
+    touch "$apt/.updated"
+  fi
+  rm -rf "$1"
+  mkdir -p "$1"
+  (cd "$1" && apt-get "${options[@]}" source --download-only "$2")
+}
+
+# memcached's own tests are in its source package.
 memcached_source() {
   unchanged memcached-t memcached-t/list.txt && return
   local folder=$cache/memcached-t
-  rm -rf "$folder/source" "$folder/apt"
-  mkdir -p "$folder/source" "$folder/apt/sources" "$folder/apt/lists/partial"
-  local file
-  for file in /etc/apt/sources.list.d/*.sources; do
-    [[ -f $file ]] && sed 's/^Types:.*/Types: deb-src/' "$file" >"$folder/apt/sources/${file##*/}"
-  done
-  for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.list; do
-    [[ -f $file ]] && sed -n 's/^deb /deb-src /p' "$file" >"$folder/apt/sources/${file##*/}.list"
-  done
-  local options=(-q -o Dir::Etc::sourcelist=/dev/null -o Dir::Etc::sourceparts="$folder/apt/sources"
-    -o Dir::State::Lists="$folder/apt/lists" -o APT::Sandbox::User="$(id -un)")
-  (cd "$folder/apt" && apt-get "${options[@]}" update &&
-    apt-get "${options[@]}" source --download-only memcached)
+  rm -rf "$folder/source"
+  mkdir -p "$folder/source"
+  debian_source "$folder/apt" memcached
   tar -xf "$folder"/apt/memcached_*.orig.tar.* --strip-components=1 -C "$folder/source"
   # The tests ask the program for its options, and decide by them what to look
   # at. This one has none: no TLS test build, no storage on disk, no proxy.
@@ -122,6 +136,19 @@ memcached_source() {
   chmod +x "$folder/source/memcached-debug"
   rm -rf "$folder/apt"
   done_with memcached-t
+}
+
+# So are phpredis' own. They are of the version that the system has.
+phpredis_source() {
+  unchanged phpredis <(dpkg-query --show php-redis) && return
+  local folder=$cache/phpredis
+  rm -rf "$cache/packages/phpredis"
+  mkdir -p "$cache/packages/phpredis"
+  debian_source "$folder/apt" php-redis
+  tar -xf "$folder"/apt/php-redis_*.orig.tar.* --strip-components=1 -C "$cache/packages/phpredis" \
+    --wildcards 'redis-[5-9]*/tests/*'
+  rm -rf "$folder/apt"
+  done_with phpredis
 }
 
 # One step by its name. As a process of its own, because `set -e` has no effect
@@ -148,7 +175,7 @@ step packages
 code=0
 step go_tests &
 compiling=$!
-for name in python_packages package_sources node_modules memcached_source java_classes; do
+for name in python_packages package_sources node_modules memcached_source phpredis_source java_classes; do
   step "$name" || code=1
 done
 wait "$compiling" || code=1

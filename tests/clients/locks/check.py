@@ -15,6 +15,7 @@ outcome `unknown`: it may be done, once.
 | swap | key, id, over (what it was to replace) | done, refused, unknown |
 | read | key, value (ids in their order; none: a miss) | read, unknown |
 | write-two | key, n: to a first key, then a second, in one MULTI, by one client | done, unknown |
+| fault | fault (kill, stop: of a backend; gateway-kill, gateway-stop), whom | back |
 | read-two | key, second, first: read in this order; None: a miss | read, unknown |
 
 A cache may miss what it has (docs/memcached.md says when), so a read that finds
@@ -26,6 +27,7 @@ held against what its holder could know by its own clock.
 
 import collections
 import itertools
+import typing
 
 # What a holder takes off for clocks that run at different rates: Redlock's formula.
 DRIFT_SHARE = 0.01
@@ -45,7 +47,7 @@ class Claim:
 
     def __init__(self, acquired):
         self.lock, self.token = acquired["lock"], acquired["token"]
-        self.begin = acquired["end"]
+        self.asked, self.begin = acquired["begin"], acquired["end"]
         self.until = valid_until(acquired["begin"], acquired["ttl"])
         self.end = None
         # Answered while the lock was valid: it is not ours.
@@ -89,6 +91,10 @@ def claims(history):
     return {lock: sorted(held, key=lambda claim: claim.begin) for lock, held in found.items()}
 
 
+def of(event, text):
+    return Broken(text, event["begin"], event["end"])
+
+
 def of_kind(history, *kinds):
     return [event for event in history if event["kind"] in kinds]
 
@@ -100,7 +106,15 @@ def grouped(events, field):
     return found
 
 
-# Each rule gives sentences about what breaks it.
+class Broken(typing.NamedTuple):
+    """What breaks a rule, and between which times what was there must have gone."""
+
+    text: str
+    begin: float
+    end: float
+
+
+# Each rule gives what breaks it.
 
 
 def alone(history):
@@ -109,9 +123,11 @@ def alone(history):
         last = None
         for claim in held:
             if last and claim.begin < last.stop and claim.begin < claim.stop:
-                yield (
+                yield Broken(
                     f"{lock} has two owners: {last.token} from {last.begin:.1f} to {last.stop:.1f}, "
-                    f"{claim.token} from {claim.begin:.1f} to {claim.stop:.1f}"
+                    f"{claim.token} from {claim.begin:.1f} to {claim.stop:.1f}",
+                    last.asked,
+                    claim.begin,
                 )
             if last is None or claim.stop > last.stop:
                 last = claim
@@ -122,9 +138,11 @@ def kept(history):
     for held in claims(history).values():
         for claim in held:
             if claim.lost:
-                yield (
+                yield Broken(
                     f"{claim.lock} of {claim.token} is gone at {claim.lost['end']:.1f}, "
-                    f"and was valid until {claim.until:.1f}"
+                    f"and was valid until {claim.until:.1f}",
+                    claim.asked,
+                    claim.lost["end"],
                 )
 
 
@@ -136,9 +154,9 @@ def known(history):
             continue
         acquire = asked.get(peek["token"])
         if acquire is None or acquire["lock"] != peek["lock"] or acquire["begin"] > peek["end"]:
-            yield f"{peek['lock']} holds {peek['token']}, which nobody asked for"
+            yield of(peek, f"{peek['lock']} holds {peek['token']}, which nobody asked for")
         elif acquire["outcome"] == "refused":
-            yield f"{peek['lock']} holds {peek['token']}, which was refused"
+            yield of(peek, f"{peek['lock']} holds {peek['token']}, which was refused")
 
 
 def released(history):
@@ -150,7 +168,7 @@ def released(history):
     }
     for peek in of_kind(history, "peek"):
         if peek["outcome"] == "read" and done.get(peek["token"], peek["begin"]) < peek["begin"]:
-            yield f"{peek['lock']} holds {peek['token']}, which was released before"
+            yield of(peek, f"{peek['lock']} holds {peek['token']}, which was released before")
 
 
 def expires(history):
@@ -168,7 +186,8 @@ def expires(history):
             continue
         token = peek["token"]
         if peek["begin"] > last.get(token, peek["begin"]) + OVERDUE_MS:
-            yield f"{peek['lock']} holds {token} at {peek['begin']:.1f}, whose time was over at {last[token]:.1f}"
+            text = f"{peek['lock']} holds {token} at {peek['begin']:.1f}, whose time was over at {last[token]:.1f}"
+            yield of(peek, text)
 
 
 def is_later(second, first):
@@ -191,7 +210,8 @@ def once(history):
                 # Who asked first may have been served later.
                 if first["form"] == "script" and (is_later(second, first) or is_later(first, second)):
                     continue
-                yield f"{key} counts {number} twice in a window: until {first['end']:.1f} and {second['end']:.1f}"
+                text = f"{key} counts {number} twice in a window: until {first['end']:.1f} and {second['end']:.1f}"
+                yield Broken(text, first["begin"], max(first["end"], second["end"]))
 
 
 def through(history):
@@ -200,7 +220,8 @@ def through(history):
     for key, counts in grouped(windows, "key").items():
         passed = sum(1 for event in counts if event["outcome"] == "counted" and event["n"] <= event["limit"])
         if passed > counts[0]["limit"]:
-            yield f"{key} has let {passed} pass, of {counts[0]['limit']} that may"
+            text = f"{key} has let {passed} pass, of {counts[0]['limit']} that may"
+            yield Broken(text, min(event["begin"] for event in counts), max(event["end"] for event in counts))
 
 
 def exact(history):
@@ -210,7 +231,7 @@ def exact(history):
         for event in counts:
             callers = sum(1 for other in counts if other["begin"] <= event["end"])
             if event["outcome"] == "counted" and event["n"] > callers:
-                yield f"{key} counts {event['n']}, of {callers} callers"
+                yield of(event, f"{key} counts {event['n']}, of {callers} callers")
 
 
 def bounded(history):
@@ -218,7 +239,7 @@ def bounded(history):
     for event in of_kind(history, "count"):
         if event["form"] == "script" and event["outcome"] == "counted":
             if not 0 <= event["left"] <= event["window"]:
-                yield f"{event['key']} has {event['left']} ms left, of {event['window']}"
+                yield of(event, f"{event['key']} has {event['left']} ms left, of {event['window']}")
 
 
 def reads_of(history, kind):
@@ -235,7 +256,7 @@ def whole(history):
         for read in reads:
             ids = read["value"] or []
             if ids[0::2] != ids[1::2] or len(set(ids)) * 2 != len(ids):
-                yield f"{key} reads {' '.join(ids)}: a transaction of which a part is seen, or twice"
+                yield of(read, f"{key} reads {' '.join(ids)}: a transaction of which a part is seen, or twice")
 
 
 def listed(history):
@@ -244,36 +265,47 @@ def listed(history):
     for key, appends, reads in reads_of(history, "append"):
         reads = [read for read in reads if read["value"]]
         values = [read["value"] for read in reads]
+        begun = min(append["begin"] for append in appends.values())
         longest = max(values, key=len, default=[])
         for read, value in zip(reads, values):
+            since = Broken("", begun, read["end"])
             if longest[: len(value)] != value:
-                yield f"{key} reads {' '.join(value)}, and another time {' '.join(longest)}"
-            for append in appends.values():
-                if append["outcome"] == "done" and append["end"] < read["begin"] and append["id"] not in value:
-                    yield f"{key} reads without {append['id']}, which was done before"
-            for name in value:
-                if name not in appends or appends[name]["begin"] > read["end"]:
-                    yield f"{key} reads {name}, which nobody appended"
-        for first, second in itertools.combinations(zip(reads, values), 2):
+                text = f"{key} reads {' '.join(value[:2])}… at {read['end']:.1f}, and another time {' '.join(longest[:2])}…"
+                yield since._replace(text=text)
+            lacks = [
+                append["id"]
+                for append in appends.values()
+                if append["outcome"] == "done" and append["end"] < read["begin"] and append["id"] not in value
+            ]
+            if lacks:
+                yield since._replace(text=f"{key} reads without {' '.join(lacks[:3])} of {len(lacks)} that were done before")
+            unknown = [name for name in value if name not in appends or appends[name]["begin"] > read["end"]]
+            if unknown:
+                yield of(read, f"{key} reads {unknown[0]}, which nobody appended")
+        for first, second in itertools.pairwise(sorted(zip(reads, values), key=lambda one: one[0]["end"])):
             if first[0]["end"] < second[0]["begin"] and len(second[1]) < len(first[1]):
-                yield f"{key} reads less than before"
-                break
+                yield Broken(f"{key} reads less than before", begun, second[0]["end"])
 
 
 def watched(history):
-    """Of those that watched the same value, one replaces it; and what was refused is
-    never seen."""
-    for key, swaps, reads in reads_of(history, "swap"):
+    """Of those that watched the same value, one replaces it."""
+    for key, swaps, _ in reads_of(history, "swap"):
         done = [event for event in swaps.values() if event["outcome"] == "done"]
         for over, same in grouped(done, "over").items():
             if len(same) > 1:
-                yield f"{key}: {over} is replaced by {' and by '.join(event['id'] for event in same)}"
+                text = f"{key}: {over} is replaced by {' and by '.join(event['id'] for event in same)}"
+                yield Broken(text, min(event["begin"] for event in same), max(event["end"] for event in same))
+
+
+def refused(history):
+    """What a transaction says that it did not do is never seen."""
+    for key, swaps, reads in reads_of(history, "swap"):
         seen = {read["value"][0] for read in reads if read["value"]} | {event["over"] for event in swaps.values()}
         for name in seen - {None}:
             if name not in swaps:
-                yield f"{key} holds {name}, which nobody wrote"
+                yield Broken(f"{key} holds {name}, which nobody wrote", 0, 0)
             elif swaps[name]["outcome"] == "refused":
-                yield f"{key} holds {name}, whose EXEC said that it was not done"
+                yield of(swaps[name], f"{key} holds {name}, whose EXEC said that it was not done")
 
 
 def ordered(history):
@@ -286,27 +318,41 @@ def ordered(history):
             continue
         first, second = read["first"], read["second"]
         if first < second:
-            yield f"{read['key']}: the second key has {second}, and the first one, read later, {first}"
+            yield of(read, f"{read['key']}: the second key has {second}, and the first one, read later, {first}")
         begun = [event["n"] for event in writes[read["key"]] if event["begin"] <= read["end"]]
         if max(first, second) > max(begun, default=0):
-            yield f"{read['key']} holds {max(first, second)}, which nobody wrote"
+            yield of(read, f"{read['key']} holds {max(first, second)}, which nobody wrote")
         done = [
             event["n"]
             for event in writes[read["key"]]
             if event["outcome"] == "done" and event["end"] < read["begin"]
         ]
         if min(first, second) < max(done, default=0):
-            yield f"{read['key']} reads {first} and {second}, after {max(done)} was done"
+            yield of(read, f"{read['key']} reads {first} and {second}, after {max(done)} was done")
 
 
 RULES = {
     rule.__name__: rule
     for rule in (
-        alone, kept, known, released, expires, once, through, exact, bounded, whole, listed, watched, ordered,
+        alone, kept, known, released, expires, once, through, exact, bounded, whole, listed, watched,
+        refused, ordered,
     )
 }  # fmt: skip
+# What rests on a key that is not lost. Survivors that disagree on one while a backend is
+# away count as nothing, and whoever changes it begins anew.
+OF_WHAT_STAYS = ("alone", "kept", "once", "through", "listed", "watched")
 
 
 def check(history, rules=None):
-    """What is wrong: pairs of a rule's name and a sentence."""
-    return [(name, text) for name in rules or RULES for text in RULES[name](history)]
+    """What is wrong: pairs of a rule's name and what breaks it."""
+    return [(name, broken) for name in rules or RULES for broken in RULES[name](history)]
+
+
+def is_void(history, name, broken):
+    """Whether a cell of three copies does not promise it: a key may have been lost while a
+    backend was away, which it is from when it is killed or stopped until it is back."""
+    return name in OF_WHAT_STAYS and any(
+        event["begin"] <= broken.end and broken.begin <= event["end"]
+        for event in of_kind(history, "fault")
+        if event["fault"] in ("kill", "stop")
+    )

@@ -55,7 +55,7 @@ def same_number(form):
             lambda event: event["form"] == form and event["n"] == 2,
             lambda event: any(
                 other["kind"] == "count" and other["key"] == event["key"] and other.get("n") == 1
-                and abs(other["end"] - event["end"]) < other["window"] / 4
+                and not (form == "script" and (check.is_later(other, event) or check.is_later(event, other)))
                 for other in history
             ),
         )  # fmt: skip
@@ -97,7 +97,7 @@ def refused_write(history):
         lambda event: event["key"].startswith("swap") and event["value"],
     )
     swap = read and first(history, lambda event: event["kind"] == "swap" and event["id"] == read["value"][0])
-    return swap and (altered(history, swap, outcome="refused"), "watched")
+    return swap and (altered(history, swap, outcome="refused"), "refused")
 
 
 def lost_second(history):

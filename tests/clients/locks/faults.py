@@ -14,6 +14,7 @@ import threading
 import time
 
 import servers
+from workload import now_ms
 
 # Half a second is a lease.
 STOP_S = (0.05, 1.5)
@@ -29,9 +30,9 @@ class NotBack(Exception):
 class Faults(threading.Thread):
     """Faults in an order drawn from a seed: each of them once, then again."""
 
-    def __init__(self, cell, names, random, ended, done):
+    def __init__(self, cell, names, random, ended, recorder):
         super().__init__(name="/".join(names), daemon=True)
-        self.cell, self.names, self.random, self.ended, self.done = cell, names, random, ended, done
+        self.cell, self.names, self.random, self.ended, self.recorder = cell, names, random, ended, recorder
         self.failure = None
 
     def run(self):
@@ -40,8 +41,9 @@ class Faults(threading.Thread):
             while not self.ended.is_set():
                 order = order or self.random.sample(self.names, len(self.names))
                 name = order.pop()
-                getattr(self, name.replace("-", "_"))()
-                self.done[name] += 1
+                begin = now_ms()
+                whom = getattr(self, name.replace("-", "_"))()
+                self.recorder.note("fault", begin, "back", fault=name, whom=whom)
                 self.ended.wait(self.random.uniform(*PAUSE_S))
         except Exception as failure:  # whatever it is, the run is void
             self.failure = failure
@@ -50,6 +52,7 @@ class Faults(threading.Thread):
         number, old = self.random.choice(list(self.cell.pids().items()))
         os.kill(old, signal.SIGKILL)
         self.cell.await_back(number, other_than=old)
+        return number
 
     def stand_still(self, pid):
         os.kill(pid, signal.SIGSTOP)
@@ -62,6 +65,7 @@ class Faults(threading.Thread):
         number, pid = self.random.choice(list(self.cell.pids().items()))
         self.stand_still(pid)
         self.cell.await_back(number)
+        return number
 
     def gateway_kill(self):
         number = self.random.randrange(len(self.cell.gateways))
@@ -69,9 +73,12 @@ class Faults(threading.Thread):
         self.cell.gateways[number].wait()
         time.sleep(self.random.uniform(0, 0.5))
         self.cell.start_gateway(number)
+        return number
 
     def gateway_stop(self):
-        self.stand_still(self.random.choice(self.cell.gateways).pid)
+        number = self.random.randrange(len(self.cell.gateways))
+        self.stand_still(self.cell.gateways[number].pid)
+        return number
 
 
 class Cell(servers.Servers):

@@ -51,6 +51,22 @@ class Cases(unittest.TestCase):
             with self.subTest(name):
                 self.assertEqual({rule for rule, _ in check.check(history[::-1])}, expected)
 
+    def test_what_is_lost_while_a_backend_is_away_is_void(self):
+        broken = check.Broken("", 100, 200)
+        for begin, end, fault, name, expected in (
+            (0, 99, "kill", "alone", False),
+            (0, 101, "kill", "alone", True),
+            (150, 160, "stop", "once", True),
+            (199, 300, "stop", "kept", True),
+            (201, 300, "kill", "kept", False),
+            (0, 300, "gateway-kill", "alone", False),
+            (0, 300, "kill", "refused", False),
+            (0, 300, "kill", "whole", False),
+        ):
+            with self.subTest((begin, end, fault, name)):
+                history = [{"kind": "fault", "begin": begin, "end": end, "fault": fault}]
+                self.assertEqual(check.is_void(history, name, broken), expected)
+
 
 if __name__ == "__main__":
     unittest.main()

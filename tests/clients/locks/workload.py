@@ -227,8 +227,9 @@ class Client(threading.Thread):
                 try:
                     pipeline.execute()
                     return "done", {}
-                except WatchError:
-                    return "refused", {}
+                except WatchError as error:
+                    # redis-py says so of a broken connection, too: then nobody knows.
+                    return ("refused" if "changed" in str(error) else "unknown"), {"error": str(error)}
 
             self.ask("swap", question, key=key, id=name, over=over)
 

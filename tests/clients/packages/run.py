@@ -48,6 +48,15 @@ def pytest(package, *selection):
     return package, run
 
 
+def phpredis():
+    """phpredis' own tests, by the runner beside this file."""
+
+    def run(sources, environment):
+        return [str(HERE / "phpredis.php")], sources / "phpredis" / "tests", environment
+
+    return "phpredis", run
+
+
 def classes(file, *names):
     return [f"{file}::{name}" for name in names]
 
@@ -78,6 +87,7 @@ SUITES = {
         ),
     ),
     "dogpile-redis": pytest("dogpile", "cache/test_redis_backend.py"),
+    "phpredis": phpredis(),
     "redis-py": pytest(
         "redis",
         "test_commands.py",
@@ -157,7 +167,7 @@ def main():
         }
         command, home, environment = make(CACHE / "packages", environment)
         ran = subprocess.run(
-            [PYTHON, "-B", *command],
+            [*(["php"] if package == "phpredis" else [PYTHON, "-B"]), *command],
             cwd=home,
             env=environment,
             stdin=subprocess.DEVNULL,

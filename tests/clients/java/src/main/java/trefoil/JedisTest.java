@@ -149,6 +149,108 @@ abstract class JedisTest {
   }
 
   @Test
+  void transaction() {
+    String key = fresh();
+    String other = fresh();
+    try (AbstractTransaction transaction = client.multi()) {
+      Response<String> stored = transaction.set(key, "41");
+      Response<Long> counted = transaction.incr(key);
+      transaction.expire(key, 100);
+      Response<String> word = transaction.setGet(other, "word");
+      Response<Long> failed = transaction.incr(other);
+      assertEquals(5, transaction.exec().size());
+      assertEquals("OK", stored.get());
+      assertEquals(42, counted.get());
+      assertNull(word.get());
+      assertThrows(JedisDataException.class, failed::get);
+    }
+    assertEquals(100, client.ttl(key));
+    try (AbstractTransaction transaction = client.multi()) {
+      transaction.set(key, "0");
+      transaction.discard();
+    }
+    assertEquals("42", client.get(key));
+  }
+
+  @Test
+  void watchedKeys() {
+    String key = fresh();
+    client.set(key, "1");
+    for (boolean isChanged : new boolean[] {false, true}) {
+      client.watch(key);
+      if (isChanged) {
+        client.incr(key);
+      }
+      try (AbstractTransaction transaction = client.multi()) {
+        transaction.set(key, "7");
+        assertEquals(isChanged, transaction.exec() == null);
+      }
+    }
+    assertEquals("8", client.get(key));
+  }
+
+  @Test
+  void scripts() {
+    String key = fresh();
+    String count =
+        "local n = redis.call('incrby', KEYS[1], ARGV[1]) redis.call('pexpire', KEYS[1], ARGV[2]) "
+            + "return {n, redis.call('pttl', KEYS[1]), redis.status_reply('FINE')}";
+    List<?> answer = (List<?>) client.eval(count, List.of(key), List.of("5", "60000"));
+    assertEquals(5L, answer.get(0));
+    assertTrue((long) answer.get(1) > 50_000);
+    assertEquals("FINE", answer.get(2) instanceof byte[] bytes ? new String(bytes) : answer.get(2));
+    String name = client.scriptLoad(count);
+    assertTrue(client.scriptExists(name));
+    answer = (List<?>) client.evalsha(name, List.of(key), List.of("2", "60000"));
+    assertEquals(7L, answer.get(0));
+    assertThrows(
+        redis.clients.jedis.exceptions.JedisNoScriptException.class,
+        () -> client.evalsha("0".repeat(40), List.of(key), List.of()));
+    assertThrows(JedisDataException.class, () -> client.eval("return nosuch()", List.of(key), List.of()));
+  }
+
+  /** As it is written in many services: SET NX PX with a token, and released by a script. */
+  @Test
+  void aLockThatWorkersPassOn() throws Exception {
+    String name = fresh();
+    String release =
+        "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end";
+    var inside = new java.util.concurrent.atomic.AtomicInteger();
+    var turns = new java.util.concurrent.atomic.AtomicInteger();
+    List<Thread> workers = new ArrayList<>();
+    List<Throwable> failures = Collections.synchronizedList(new ArrayList<>());
+    for (int number = 0; number < 8; number++) {
+      String token = "worker " + number;
+      Thread worker =
+          new Thread(
+              () -> {
+                try (Jedis own = new Jedis(Target.redis().getHostString(), Target.redis().getPort())) {
+                  for (int turn = 0; turn < 5; turn++) {
+                    while (own.set(name, token, SetParams.setParams().nx().px(20_000)) == null) {
+                      Thread.sleep(2);
+                    }
+                    assertEquals(1, inside.incrementAndGet());
+                    assertEquals(0L, own.eval(release, List.of(name), List.of("somebody")));
+                    assertEquals(0, inside.decrementAndGet());
+                    assertEquals(1L, own.eval(release, List.of(name), List.of(token)));
+                    turns.incrementAndGet();
+                  }
+                } catch (Throwable failure) {
+                  failures.add(failure);
+                }
+              });
+      workers.add(worker);
+      worker.start();
+    }
+    for (Thread worker : workers) {
+      worker.join();
+    }
+    assertEquals(List.of(), failures);
+    assertEquals(40, turns.get());
+    assertNull(client.get(name));
+  }
+
+  @Test
   void scanAndFlush() {
     client.flushAll();
     Set<String> keys = new HashSet<>();
