@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # The longer checks: lints, memory model, interpreter, fuzzing, many more seeds.
 # FUZZ_SECONDS per target, SOAK_SEEDS, SOAK_WHOLE_SEEDS, SOAK_MOVE_SEEDS,
-# SOAK_RESIZE_SEEDS, SOAK_REPLACE_SEEDS, SOAK_LINKED_SEEDS, SOAK_OPERATIONS and SOAK_CHAOS_S
-# can be set from outside; what scripts/upgrade.sh takes, too.
+# SOAK_RESIZE_SEEDS, SOAK_REPLACE_SEEDS, SOAK_LINKED_SEEDS, SOAK_OPERATIONS, SOAK_CHAOS_S and
+# SOAK_LOCKS_S can be set from outside; what scripts/upgrade.sh takes, too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/stages.sh
@@ -15,6 +15,7 @@ replace_seeds=${SOAK_REPLACE_SEEDS:-200000}
 linked_seeds=${SOAK_LINKED_SEEDS:-50000}
 operations=${SOAK_OPERATIONS:-20000000}
 chaos_s=${SOAK_CHAOS_S:-1800}
+locks_s=${SOAK_LOCKS_S:-300}
 
 nightly() {
   rustup toolchain list | grep -q '^nightly' || rustup toolchain install nightly --profile minimal
@@ -161,6 +162,9 @@ stage "a minute without etcd, three times" scenario etcd
 for name in away stop-stop large load restarts crowd neighbours; do
   stage "scenario $name" scenario "$name"
 done
+stage "clients' packages" tests/clients/setup.sh
+stage "clients' own tests that take long" scripts/clients.sh --only "dogpile's" --only "redis-py's" --only "phpredis'" trefoil
+stage "locks, limiters and transactions while servers die, $locks_s s" tests/clients/locks/run.py gateway --seconds "$locks_s"
 stage "rolling upgrade from the previous release, and downgrade" scripts/upgrade.sh
 stage "metrics and alert rules, by Prometheus' own tool" promtool
 stages_report

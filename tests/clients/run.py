@@ -23,8 +23,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 # A bound for what hangs, above that of one of memcached's files.
 SUITE_S_MAX = 600
 AT_A_TIME = 2
-# What makes a measuring suite a short check.
-CHECKS_ONLY = {"YCSB_PEER": "", "YCSB_OPERATIONS": "8000"}
+# What makes a measuring suite a short check, and leaves out tests that sleep for long.
+CHECKS_ONLY = {"YCSB_PEER": "", "YCSB_OPERATIONS": "8000", "PACKAGES_FAST": "1"}
 ALL = servers.TARGETS
 TREFOIL = ("serve", "gateway")
 
@@ -41,6 +41,8 @@ class Suite:
     own_servers: bool = False
     # Measures: nothing runs beside it.
     alone: bool = False
+    # Not with --checks-only.
+    long: bool = False
 
 
 # The long ones first.
@@ -52,6 +54,13 @@ SUITES = [
     Suite("Django's, pymemcache", ["packages/run.py", "django-pymemcache"], r" wrong$"),
     Suite("Django's, pylibmc", ["packages/run.py", "django-pylibmc"], r" wrong$"),
     Suite("Django's, redis", ["packages/run.py", "django-redis"], r" wrong$"),
+    Suite("dogpile's, pymemcache", ["packages/run.py", "dogpile-pymemcache"], r" wrong$"),
+    Suite("dogpile's, pylibmc", ["packages/run.py", "dogpile-pylibmc"], r" wrong$"),
+    Suite("dogpile's, redis", ["packages/run.py", "dogpile-redis"], r" wrong$"),
+    Suite("redis-py's, locks", ["packages/run.py", "redis-py-locks"], r" wrong$", TREFOIL),
+    Suite("redis-py's, commands", ["packages/run.py", "redis-py-commands"], r" wrong$", TREFOIL, long=True),
+    Suite("phpredis', sessions", ["packages/run.py", "phpredis-sessions"], r" wrong$"),
+    Suite("phpredis', the rest", ["packages/run.py", "phpredis-rest"], r" wrong$", TREFOIL, long=True),
     Suite("memccapable -a", ["memccapable/run.sh", "ascii"], r"\d+ checks"),
     Suite("memccapable -b", ["memccapable/run.sh", "binary"], r"\d+ checks"),
     Suite("pylibmc", ["python/run.sh", "pylibmc"], r"Ran \d+"),
@@ -68,7 +77,6 @@ SUITES = [
     Suite("node-redis", ["node/run.sh", "noderedis"], r"^. (pass|fail) \d+"),
     Suite("go-redis' locks", ["go/run.sh", "Locks"], r"^\d+ tests"),
     Suite("Node's limiters", ["node/run.sh", "limits"], r"^. (pass|fail) \d+"),
-    Suite("phpredis", ["php/run.sh"], r"^phpredis: "),
     Suite("redis-cli", ["resp/run.sh", "cli"], r"^redis-cli: "),
     Suite("redis-benchmark", ["resp/run.sh", "benchmark"], r"requests per second", alone=True),
 ]
@@ -160,6 +168,7 @@ def main():
         for suite in SUITES
         for target in dict.fromkeys(targets)
         if target in suite.targets
+        and not (suite.long and options.checks_only)
         and (not options.only or any(part in suite.name for part in options.only))
     ]
     if not wanted:

@@ -1,6 +1,7 @@
 <?php
-// Runs phpredis' own tests, one after the other, and writes how each ended: JSON to
-// the file that RECORD names, as record.py does. NOT_RUN is a JSON array of names.
+// phpredis.php sessions|rest: runs phpredis' own tests, one after the other, and writes
+// how each ended: JSON to the file that RECORD names, as record.py does. NOT_RUN is a
+// JSON array of names.
 error_reporting(E_ALL & ~E_DEPRECATED);
 define('PHPREDIS_TESTRUN', true);
 // They look for each other beside the program that was called.
@@ -13,7 +14,7 @@ $notRun = json_decode(getenv('NOT_RUN'), true);
 $record = ['ended' => [], 'unrun' => [], 'failed' => []];
 foreach ((new ReflectionClass('Redis_Test'))->getMethods(ReflectionMethod::IS_PUBLIC) as $method) {
     $name = $method->name;
-    if (strncmp($name, 'test', 4)) {
+    if (strncmp($name, 'test', 4) || !strncmp($name, 'testSession', 11) !== ($argv[1] === 'sessions')) {
         continue;
     }
     if (in_array($name, $notRun)) {
@@ -21,14 +22,12 @@ foreach ((new ReflectionClass('Redis_Test'))->getMethods(ReflectionMethod::IS_PU
         continue;
     }
     TestSuite::$errors = [];
-    $begin = microtime(true);
     $how = 'passed';
     $words = '';
     try {
         $test = new Redis_Test($host, (int)$port, null);
         $test->setUp();
-        // `false` is how a test says that it has skipped itself.
-        $how = $test->$name() === 'skipped' ? 'skipped' : 'passed';
+        $test->$name();
     } catch (TestSkippedException $skipped) {
         $how = 'skipped';
     } catch (Throwable $error) {
@@ -40,7 +39,6 @@ foreach ((new ReflectionClass('Redis_Test'))->getMethods(ReflectionMethod::IS_PU
         $words = trim(TestSuite::$errors[0]);
     }
     $record['ended'][$name] = $how;
-    if (getenv('TIMES')) fprintf(STDERR, "%.1f %s %s\n", microtime(true) - $begin, $name, $how);
     if ($how === 'failed') {
         $record['failed'][$name] = $words;
     }
