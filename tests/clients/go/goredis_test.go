@@ -17,6 +17,8 @@ func goredis(t testing.TB, protocol int) *redis.Client {
 		Addr:       address(t, "REDIS_ADDR"),
 		Protocol:   protocol,
 		ClientName: "clients",
+		// What is asked again because a machine is busy may be done twice.
+		ReadTimeout: 30 * time.Second,
 	})
 	t.Cleanup(func() { client.Close() })
 	return client
