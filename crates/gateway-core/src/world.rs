@@ -132,6 +132,19 @@ pub struct Done<'a> {
     pub value_len: usize,
 }
 
+/// What a client has said of itself, in printable ASCII without blanks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Introduction {
+    /// The name that it has given its connection; empty without one.
+    pub name: String,
+    /// Whom it has authenticated as; empty if as nobody.
+    pub user: String,
+    /// The library that it uses, and that one's version; empty if it has not said.
+    pub library: (String, String),
+    /// It reads answers of the third version of Redis's protocol.
+    pub is_resp3: bool,
+}
+
 /// A connection, whoever speaks what on it.
 #[derive(Clone, Copy, Debug)]
 pub struct Client<'a> {
@@ -147,6 +160,8 @@ pub struct Client<'a> {
     pub age_s: u32,
     /// Seconds since it last said something.
     pub idle_s: u32,
+    /// What it has said of itself.
+    pub said: &'a Introduction,
 }
 
 /// A command that took long.
@@ -205,6 +220,14 @@ pub trait Observer {
 
     /// Shows all connections of the server, as far as they are known.
     fn clients(&self, _each: &mut dyn FnMut(&Client<'_>)) {}
+
+    /// This connection's client has said something of itself: all that it has.
+    fn introduce(&mut self, _said: &Introduction) {}
+
+    /// Whether there is a user of this name; without users there is the default one.
+    fn has_user(&self, name: &[u8]) -> bool {
+        name == b"default"
+    }
 
     /// Has the connection with this number ended.
     fn end_client(&mut self, _number: u64) {}

@@ -45,14 +45,7 @@ const KINDS: &[(&str, &str)] = &[
         "geoadd geodist geohash geopos georadius georadius_ro georadiusbymember \
          georadiusbymember_ro geosearch geosearchstore pfadd pfcount pfdebug pfmerge pfselftest",
     ),
-    (
-        "functions: EVAL and EVALSHA are here",
-        "fcall fcall_ro function",
-    ),
-    (
-        "commands of two keys as one: on a cell of several machines they are not atomic",
-        "copy lcs move msetnx rename renamenx",
-    ),
+    ("a comparison of two values", "lcs"),
     (
         "Redis's form of stored values",
         "dump migrate restore restore-asking",
@@ -64,7 +57,7 @@ const KINDS: &[(&str, &str)] = &[
         "asking bgrewriteaof bgsave cluster failover lastsave psync readonly readwrite replconf \
          replicaof role save slaveof sync wait",
     ),
-    ("further databases", "swapdb"),
+    ("further databases", "move swapdb"),
     (
         "a look inside Redis: INFO, SLOWLOG and Prometheus's metrics are here",
         "debug latency lolwut memory monitor",

@@ -4,7 +4,7 @@ use super::execute::Call;
 use super::parse::number;
 use super::server::REDIS_VERSION;
 use crate::keyspace::{HOME_WORK, Keyspace};
-use crate::world::{Client, Role, Settings};
+use crate::world::{Client, Introduction, Role, Settings};
 
 /// Longest name of a connection.
 const NAME_LEN_MAX: usize = 1024;
@@ -15,33 +15,101 @@ const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user i
 /// What a connection has said of itself.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Identity {
-    pub(super) is_resp3: bool,
     /// Of the user, once authenticated.
-    user: Option<Role>,
-    name: Box<[u8]>,
+    role: Option<Role>,
+    said: Introduction,
+    pub(super) mute: Mute,
+}
+
+/// Whether answers are left out: CLIENT REPLY.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Mute {
+    is_off: bool,
+    /// That of the command that was begun last.
+    is_skipping: bool,
+    skips_next: bool,
+}
+
+impl Mute {
+    /// Whether answers are left out now.
+    pub(super) fn is_on(self) -> bool {
+        self.is_off || self.is_skipping
+    }
+
+    /// Whether they are until the client wants them again.
+    pub(super) fn is_for_good(self) -> bool {
+        self.is_off
+    }
+
+    /// A command begins.
+    pub(super) fn begin(&mut self) {
+        self.is_skipping = std::mem::take(&mut self.skips_next);
+    }
+
+    /// That command will begin once more.
+    pub(super) fn begin_again(&mut self) {
+        self.skips_next |= self.is_skipping;
+    }
+
+    /// CLIENT REPLY; whether that is answered.
+    fn choose(&mut self, choice: &[u8]) -> Option<bool> {
+        if choice.eq_ignore_ascii_case(b"on") {
+            *self = Mute::default();
+            Some(true)
+        } else if choice.eq_ignore_ascii_case(b"off") {
+            self.is_off = true;
+            Some(false)
+        } else if choice.eq_ignore_ascii_case(b"skip") {
+            self.skips_next = !self.is_off;
+            Some(false)
+        } else {
+            None
+        }
+    }
+}
+
+/// In letters that spoil no list of clients.
+fn printable(name: &[u8]) -> String {
+    let letter = |byte: &u8| match byte.is_ascii_graphic() {
+        true => char::from(*byte),
+        false => '?',
+    };
+    name.iter().take(NAME_LEN_MAX).map(letter).collect()
 }
 
 impl Identity {
+    /// Whether answers are those of the third version.
+    pub(super) fn is_resp3(&self) -> bool {
+        self.said.is_resp3
+    }
+
     /// Whether its commands are executed.
     pub(super) fn is_known(&self, settings: &Settings) -> bool {
-        !settings.authentication || self.user.is_some()
+        !settings.authentication || self.role.is_some()
     }
 
     pub(super) fn is_authenticated(&self) -> bool {
-        self.user.is_some()
+        self.role.is_some()
     }
 
-    /// The same client, whose answers are those of the second version.
-    pub(super) fn for_scripts(&self) -> Self {
+    /// The same client, whose answers are all wanted: for commands over a draft.
+    pub(super) fn for_draft(&self) -> Self {
         Identity {
-            is_resp3: false,
+            mute: Mute::default(),
             ..self.clone()
         }
     }
 
+    /// The same, with answers of the second version.
+    pub(super) fn for_scripts(&self) -> Self {
+        let mut identity = self.for_draft();
+        identity.said.is_resp3 = false;
+        identity
+    }
+
     /// What it may do.
     pub(super) fn role(&self, settings: &Settings) -> Role {
-        settings.role(self.user)
+        settings.role(self.role)
     }
 
     /// Checks name and password; a wrong pair leaves things as they are.
@@ -55,21 +123,27 @@ impl Identity {
             // Without users everybody is the default one.
             return name == DEFAULT_USER;
         }
-        let user = call.world.observer.authenticate(name, password);
-        if user.is_some() {
-            self.user = user;
+        let role = call.world.observer.authenticate(name, password);
+        if role.is_some() {
+            self.role = role;
+            self.said.user = printable(name);
         }
-        user.is_some()
+        role.is_some()
     }
 
     /// Takes a name unless it would spoil lists of clients.
     fn set_name(&mut self, name: &[u8]) -> Result<(), &'static str> {
-        if name.len() > NAME_LEN_MAX || !name.iter().all(u8::is_ascii_graphic) {
+        if !is_word(name) {
             return Err("ERR Client names cannot contain spaces, newlines or special characters.");
         }
-        self.name = name.into();
+        self.said.name = printable(name);
         Ok(())
     }
+}
+
+/// Whether a name, of a client or its library, may be taken note of.
+fn is_word(word: &[u8]) -> bool {
+    word.len() <= NAME_LEN_MAX && word.iter().all(u8::is_ascii_graphic)
 }
 
 /// AUTH.
@@ -86,6 +160,7 @@ pub(super) fn auth<K: Keyspace>(call: &mut Call<'_, '_, '_, K>, identity: &mut I
         _ => return call.reply.syntax_error(),
     };
     if identity.authenticate(name, password, call) {
+        call.world.observer.introduce(&identity.said);
         call.reply.simple("OK");
     } else {
         call.reply.error(WRONG_PASSWORD);
@@ -135,16 +210,17 @@ pub(super) fn hello<K: Keyspace>(call: &mut Call<'_, '_, '_, K>, identity: &mut 
              the RESP protocol version at the same time",
         );
     }
-    identity.is_resp3 = version.unwrap_or(identity.is_resp3);
+    identity.said.is_resp3 = version.unwrap_or(identity.said.is_resp3);
+    call.world.observer.introduce(&identity.said);
     let reply = &mut call.reply;
-    reply.is_resp3 = identity.is_resp3;
+    reply.is_resp3 = identity.said.is_resp3;
     reply.map(7);
     reply.bulk("server");
     reply.bulk("redis");
     reply.bulk("version");
     reply.bulk(REDIS_VERSION);
     reply.bulk("proto");
-    reply.integer(if identity.is_resp3 { 3 } else { 2 });
+    reply.integer(if identity.said.is_resp3 { 3 } else { 2 });
     reply.bulk("id");
     reply.integer(call.world.connection as i64);
     reply.bulk("mode");
@@ -156,25 +232,34 @@ pub(super) fn hello<K: Keyspace>(call: &mut Call<'_, '_, '_, K>, identity: &mut 
 }
 
 /// The line of CLIENT INFO: the names that clients look for. What this server does not
-/// have, or does not know here, is 0: names of other connections among it.
-fn describe(client: &Client<'_>, own: Option<&Identity>, command: &str) -> String {
-    let name = own.map_or(Default::default(), |own| String::from_utf8_lossy(&own.name));
-    format!(
-        "id={} addr={} laddr={} fd={} name={name} age={} idle={} flags=N db=0 sub=0 psub=0 \
+/// have, or does not know here, is 0. A library is told of as by Redis 7.2, if the client
+/// has named one.
+fn describe(client: &Client<'_>, command: &str) -> String {
+    let said = client.said;
+    let user = match said.user.as_str() {
+        "" => "default",
+        user => user,
+    };
+    let mut line = format!(
+        "id={} addr={} laddr={} fd={} name={} age={} idle={} flags=N db=0 sub=0 psub=0 \
          ssub=0 multi=-1 qbuf=0 qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll=0 \
-         omem=0 tot-mem=0 events=r cmd={command} user=default redir=-1 resp={}\n",
+         omem=0 tot-mem=0 events=r cmd={command} user={user} redir=-1 resp={}",
         client.number,
         client.address,
         client.own_address,
         client.fd,
+        said.name,
         client.age_s,
         client.idle_s,
-        if own.is_some_and(|own| own.is_resp3) {
-            3
-        } else {
-            2
-        },
-    )
+        if said.is_resp3 { 3 } else { 2 },
+    );
+    for (name, value) in [("lib-name", &said.library.0), ("lib-ver", &said.library.1)] {
+        if !value.is_empty() {
+            line += &format!(" {name}={value}");
+        }
+    }
+    line.push('\n');
+    line
 }
 
 /// Which connections CLIENT LIST and KILL are about.
@@ -183,6 +268,7 @@ struct Filter<'a> {
     numbers: Vec<u64>,
     address: Option<&'a [u8]>,
     own_address: Option<&'a [u8]>,
+    user: Option<&'a [u8]>,
     /// There are none of this kind.
     is_empty: bool,
     /// The one that asks, too.
@@ -191,7 +277,11 @@ struct Filter<'a> {
 
 impl<'a> Filter<'a> {
     /// Parses options from this argument on, or answers what is wrong.
-    fn parse<K: Keyspace>(call: &mut Call<'a, '_, '_, K>, first: usize) -> Option<Self> {
+    fn parse<K: Keyspace>(
+        call: &mut Call<'a, '_, '_, K>,
+        first: usize,
+        is_list: bool,
+    ) -> Option<Self> {
         let arguments = call.arguments;
         let mut filter = Filter::default();
         let mut at = first;
@@ -203,17 +293,12 @@ impl<'a> Filter<'a> {
                 call.reply.syntax_error();
                 return None;
             } else if arguments.is(at, "id") {
-                // LIST has any number of them.
-                while let Some(id) = number(arguments.get(at + 1)) {
-                    filter.numbers.extend(u64::try_from(id).ok());
-                    at += 1;
-                }
-                if filter.numbers.is_empty() {
-                    call.reply.error("ERR client-id should be greater than 0");
+                if !filter.parse_numbers(call, at + 1, is_list) {
                     return None;
                 }
-                at += 1;
-                continue;
+                if is_list {
+                    return Some(filter);
+                }
             } else if arguments.is(at, "addr") {
                 filter.address = Some(value);
             } else if arguments.is(at, "laddr") {
@@ -227,12 +312,12 @@ impl<'a> Filter<'a> {
                 }
                 filter.is_empty |= !is_word("normal");
             } else if arguments.is(at, "user") {
-                // Connections are known by their addresses; without users all are one.
-                if !is_word("default") || call.world.settings.authentication {
+                if !call.world.observer.has_user(value) {
                     let error = [b"ERR No such user '", value, b"'"].concat();
                     call.reply.error(error);
                     return None;
                 }
+                filter.user = Some(value);
             } else if arguments.is(at, "skipme") && (is_word("yes") || is_word("no")) {
                 filter.has_own = is_word("no");
             } else {
@@ -244,6 +329,34 @@ impl<'a> Filter<'a> {
         Some(filter)
     }
 
+    /// The numbers from this argument on: LIST has any number of them, to the end, and
+    /// KILL one, of which the last one counts. `false`: it was answered what is wrong.
+    fn parse_numbers<K: Keyspace>(
+        &mut self,
+        call: &mut Call<'a, '_, '_, K>,
+        first: usize,
+        is_list: bool,
+    ) -> bool {
+        self.numbers.clear();
+        let count = if is_list { usize::MAX } else { 1 };
+        for text in call.arguments.from(first).take(count) {
+            let id = number(text);
+            match (is_list, id.map(u64::try_from)) {
+                (true, None) => call.reply.error("ERR Invalid client ID"),
+                (false, None | Some(Err(_) | Ok(0))) => {
+                    call.reply.error("ERR client-id should be greater than 0");
+                }
+                (_, Some(id)) => {
+                    // Nobody has that number.
+                    self.numbers.push(id.unwrap_or(0));
+                    continue;
+                }
+            }
+            return false;
+        }
+        true
+    }
+
     fn has(&self, client: &Client<'_>) -> bool {
         let is = |wanted: Option<&[u8]>, address: &str| {
             wanted.is_none_or(|wanted| wanted == address.as_bytes())
@@ -252,6 +365,12 @@ impl<'a> Filter<'a> {
             && (self.numbers.is_empty() || self.numbers.contains(&client.number))
             && is(self.address, client.address)
             && is(self.own_address, client.own_address)
+            && self
+                .user
+                .is_none_or(|user| match client.said.user.as_str() {
+                    "" => user == DEFAULT_USER,
+                    own => user == own.as_bytes(),
+                })
     }
 }
 
@@ -269,13 +388,12 @@ fn list<K: Keyspace>(
         has_own.set(has_own.get() || is_own);
         count += 1;
         if filter.map_or(is_own, |filter| filter.has(client)) {
-            let identity = Some(identity).filter(|_| is_own);
             let command = match (is_own, filter.is_some()) {
                 (false, _) => "NULL",
                 (true, true) => "client|list",
                 (true, false) => "client|info",
             };
-            text += &describe(client, identity, command);
+            text += &describe(client, command);
         }
     };
     call.world.observer.clients(&mut put);
@@ -288,6 +406,7 @@ fn list<K: Keyspace>(
             own_address: "0.0.0.0:0",
             age_s: 0,
             idle_s: 0,
+            said: &identity.said,
         });
     }
     call.world.keyspace.charge(count * HOME_WORK);
@@ -306,7 +425,7 @@ fn kill<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
             has_own: true,
             ..Filter::default()
         },
-        false => match Filter::parse(call, 2) {
+        false => match Filter::parse(call, 2, false) {
             Some(filter) => filter,
             None => return,
         },
@@ -330,12 +449,9 @@ fn kill<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
     }
 }
 
-/// Whether a client's library or its version may be taken note of.
-fn is_library_word(word: &[u8]) -> bool {
-    word.iter().all(u8::is_ascii_graphic)
-}
-
 const HELP: &[&str] = &[
+    "CACHING (YES|NO)",
+    "    An error: nothing is tracked.",
     "GETNAME",
     "    The name of this connection.",
     "GETREDIR",
@@ -354,18 +470,27 @@ const HELP: &[&str] = &[
     "    Taken, without effect.",
     "NO-TOUCH (ON|OFF)",
     "    Taken, without effect.",
+    "REPLY (ON|OFF|SKIP)",
+    "    Whether commands are answered; of SKIP, the next one is not.",
     "SETINFO (LIB-NAME|LIB-VER) <value>",
-    "    Taken, without effect.",
+    "    Names the client's library in lists of connections.",
     "SETNAME <name>",
     "    Names this connection.",
+    "TRACKING (ON|OFF)",
+    "    OFF is taken; ON is an error: nobody tells clients of changes.",
     "TRACKINGINFO",
     "    That nothing is tracked.",
+    "UNBLOCK <id> [TIMEOUT|ERROR]",
+    "    0: no command blocks.",
+    "UNPAUSE",
+    "    Taken: nothing is paused.",
 ];
 
 /// CLIENT and its subcommands.
 pub(super) fn client<K: Keyspace>(call: &mut Call<'_, '_, '_, K>, identity: &mut Identity) {
     /// Names and how many arguments they have in all, at least if negative.
-    const SUBCOMMANDS: [(&str, i32); 12] = [
+    const SUBCOMMANDS: [(&str, i32); 18] = [
+        ("caching", 3),
         ("getname", 2),
         ("getredir", 2),
         ("help", 2),
@@ -375,16 +500,41 @@ pub(super) fn client<K: Keyspace>(call: &mut Call<'_, '_, '_, K>, identity: &mut
         ("list", -2),
         ("no-evict", 3),
         ("no-touch", 3),
+        ("pause", -3),
+        ("reply", 3),
         ("setinfo", 4),
         ("setname", 3),
+        ("tracking", -3),
         ("trackinginfo", 2),
+        ("unblock", -3),
+        ("unpause", 2),
     ];
     let Some(name) = subcommand(call, &SUBCOMMANDS) else {
         return;
     };
     match name {
-        "getname" if identity.name.is_empty() => call.reply.null(),
-        "getname" => call.reply.bulk(&identity.name),
+        "getname" if identity.said.name.is_empty() => call.reply.null(),
+        "getname" => call.reply.bulk(&identity.said.name),
+        "reply" => match identity.mute.choose(call.arguments.get(2)) {
+            Some(true) => call.reply.simple("OK"),
+            Some(false) => {}
+            None => call.reply.syntax_error(),
+        },
+        "tracking" if call.arguments.is(2, "off") && call.arguments.len() == 3 => {
+            call.reply.simple("OK");
+        }
+        "tracking" if call.arguments.is(2, "on") => call
+            .reply
+            .error("ERR CLIENT TRACKING is not here: nobody tells clients of changes"),
+        "caching" => call.reply.error(
+            "ERR CLIENT CACHING can be called only when the client is in tracking mode with \
+             OPTIN or OPTOUT mode enabled",
+        ),
+        "unblock" => unblock(call),
+        "unpause" => call.reply.simple("OK"),
+        "pause" => call
+            .reply
+            .error("ERR CLIENT PAUSE is not here: clients do not stop one another"),
         // Nothing is tracked.
         "getredir" => call.reply.integer(-1),
         "trackinginfo" => {
@@ -401,35 +551,56 @@ pub(super) fn client<K: Keyspace>(call: &mut Call<'_, '_, '_, K>, identity: &mut
         "id" => call.reply.integer(call.world.connection as i64),
         "info" => list(call, identity, None),
         "list" => {
-            if let Some(filter) = Filter::parse(call, 2) {
+            if let Some(filter) = Filter::parse(call, 2, true) {
                 list(call, identity, Some(&filter));
             }
         }
         "kill" => kill(call),
         "setname" => match identity.set_name(call.arguments.get(2)) {
-            Ok(()) => call.reply.simple("OK"),
+            Ok(()) => {
+                call.world.observer.introduce(&identity.said);
+                call.reply.simple("OK");
+            }
             Err(error) => call.reply.error(error),
         },
         "setinfo" => {
             let option = call.arguments.get(2);
-            let is_known = [b"lib-name".as_slice(), b"lib-ver"]
-                .iter()
-                .any(|known| option.eq_ignore_ascii_case(known));
-            if !is_known {
+            let is_name = option.eq_ignore_ascii_case(b"lib-name");
+            if !is_name && !option.eq_ignore_ascii_case(b"lib-ver") {
                 let error = [b"ERR Unrecognized option '", option, b"'"].concat();
                 call.reply.error(error);
-            } else if !is_library_word(call.arguments.get(3)) {
+            } else if !is_word(call.arguments.get(3)) {
                 call.reply.error(format!(
                     "ERR {} cannot contain spaces, newlines or special characters.",
                     String::from_utf8_lossy(option).to_lowercase()
                 ));
             } else {
+                let (name, version) = &mut identity.said.library;
+                let place = if is_name { name } else { version };
+                *place = printable(call.arguments.get(3));
+                call.world.observer.introduce(&identity.said);
                 call.reply.simple("OK");
             }
         }
         // Connections are not closed for memory, and reads count as uses.
         _ if call.arguments.is(2, "on") || call.arguments.is(2, "off") => call.reply.simple("OK"),
         _ => call.reply.syntax_error(),
+    }
+}
+
+/// CLIENT UNBLOCK: nobody is.
+fn unblock<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
+    let is_reason = match call.arguments.len() {
+        3 => true,
+        4 => call.arguments.is(3, "timeout") || call.arguments.is(3, "error"),
+        _ => return call.reply.syntax_error(),
+    };
+    match number(call.arguments.get(2)) {
+        _ if !is_reason => call
+            .reply
+            .error("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR"),
+        None => call.reply.not_an_integer(),
+        Some(_) => call.reply.integer(0),
     }
 }
 
@@ -473,8 +644,15 @@ pub(super) fn help<K: Keyspace>(call: &mut Call<'_, '_, '_, K>, lines: &[&str]) 
 
 /// SELECT.
 pub(super) fn select<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
-    match number(call.arguments.get(1)).map(i32::try_from) {
-        Some(Ok(0)) => call.reply.simple("OK"),
+    if database(call, call.arguments.get(1)) {
+        call.reply.simple("OK");
+    }
+}
+
+/// Whether this is the number of the only database; answers what is wrong otherwise.
+pub(super) fn database<K: Keyspace>(call: &mut Call<'_, '_, '_, K>, text: &[u8]) -> bool {
+    match number(text).map(i32::try_from) {
+        Some(Ok(0)) => return true,
         Some(Ok(_)) => call.reply.error("ERR DB index is out of range"),
         Some(Err(_)) => call.reply.error(format!(
             "ERR value is out of range, value must between {} and {}",
@@ -483,6 +661,7 @@ pub(super) fn select<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
         )),
         None => call.reply.not_an_integer(),
     }
+    false
 }
 
 /// PING.
@@ -497,5 +676,7 @@ pub(super) fn ping<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
 /// RESET: as if newly connected.
 pub(super) fn reset<K: Keyspace>(call: &mut Call<'_, '_, '_, K>, identity: &mut Identity) {
     *identity = Identity::default();
+    call.world.observer.introduce(&identity.said);
+    call.reply.is_resp3 = false;
     call.reply.simple("RESET");
 }

@@ -5,7 +5,7 @@ use super::execute::Call;
 use super::glob;
 use super::parse::number;
 use super::reply::Reply;
-use super::table::{Id, SPECS, Spec, lookup};
+use super::table::{SPECS, Spec, lookup};
 use crate::keyspace::Keyspace;
 
 /// Groups of rights, as Redis derives them from flags and groups.
@@ -94,7 +94,7 @@ fn get_keys<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
         let error = "ERR Invalid number of arguments specified for command";
         return call.reply.error(error);
     }
-    let is_script = matches!(spec.id, Id::Eval | Id::EvalRo | Id::EvalSha | Id::EvalShaRo);
+    let is_script = spec.is_script();
     let (first, last, step) = match spec.keys {
         _ if is_script => match number(arguments.get(4)).map(usize::try_from) {
             Some(Ok(keys)) if (1..=count - 3).contains(&keys) => (3, keys + 2, 1),

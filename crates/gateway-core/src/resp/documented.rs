@@ -9,9 +9,11 @@ use std::fmt::Write;
 fn atomic(spec: &Spec) -> &'static str {
     match spec.id {
         Id::Exec => "see [transactions](#transactions)",
-        Id::Eval | Id::EvalRo | Id::EvalSha | Id::EvalShaRo => "its key, with all that it calls",
+        _ if spec.is_script() => "its key, with all that it calls",
         Id::FlushAll | Id::FlushDb => "all keys",
         Id::Watch => "each key",
+        Id::MSetNx => "all its keys; several on `serve` only, elsewhere refused",
+        _ if spec.is_together() => "both keys, on `serve`; elsewhere refused",
         _ if spec.keys.0 == 0 => "–",
         _ if spec.is_many() => "each key",
         _ => "its key",
@@ -23,10 +25,13 @@ fn unknown(spec: &Spec) -> &'static str {
     let is_write = spec.flags.contains(&"write");
     match spec.id {
         Id::Exec => "an error in the place of all answers: all or nothing of one key",
-        Id::Eval | Id::EvalSha => "error; what it stored may hold, whole",
+        Id::Eval | Id::EvalSha | Id::FCall => "error; what it stored may hold, whole",
         Id::FlushAll | Id::FlushDb => "error; may be in force",
         Id::MSet => "error; each pair may hold or not",
         Id::Del | Id::Unlink => "error; each key may be gone or not",
+        Id::MSetNx => "error; one pair may be stored, once",
+        // Where there are several copies they are refused.
+        _ if spec.is_together() => "–",
         _ if is_write => "error; may be done, once",
         _ => "–",
     }

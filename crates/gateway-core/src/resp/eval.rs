@@ -1,4 +1,5 @@
-//! EVAL, EVALSHA, SCRIPT: programs that clients send, over one item.
+//! EVAL, EVALSHA, SCRIPT: programs that clients send, over one item. Functions
+//! (`function`) are executed in the same way.
 //!
 //! The item is read; the script is executed over a draft of it, elsewhere
 //! ([`Scripts`]), while the connection is parked; what it leaves is stored iff the item
@@ -19,11 +20,13 @@
 //! stores with an expiry lives as long as it says.
 
 use super::execute::Call;
+use super::function::{Function, Libraries, LoadedLibrary, library_of};
 use super::parse::{Part, bulk_len, count, number};
-use super::reply::Reply;
+use super::reply::{NOT_AN_INTEGER, Reply};
 use super::sha1::{Digest, from_hex, hex, sha1};
 use super::shebang::Shebang;
 use super::table::{Id, lookup};
+use super::together::key_fault;
 use super::transaction::{AtOnce, TooMuch};
 use super::{RespSession, Step};
 use crate::deferred::OwnedItem;
@@ -32,16 +35,17 @@ use crate::keyspace::{Access, Decision, Fault, Keyspace, Pending, Ready as _};
 use crate::world::{Now, Progress, Role, Settings, World};
 use std::sync::Arc;
 use trefoil_layout::Version;
-use trefoil_layout::limits::KEY_LEN_MAX;
 
 /// Longest script, in bytes.
-const SOURCE_LEN_MAX: usize = 256 << 10;
+pub(super) const SOURCE_LEN_MAX: usize = 256 << 10;
 /// Bytes that a script may have, and as many for what it has executed and answers.
 pub const SCRIPT_MEMORY_MAX: usize = 32 << 20;
+/// Processor time that a script has, in milliseconds.
+pub const SCRIPT_TIME_MS_MAX: u64 = 250;
 /// How long a script is tried again while others change its item, in nanoseconds.
 const PATIENCE_NS: u64 = 2_000_000_000;
 
-const NOT_HERE: &str = "ERR scripts are not available here";
+pub(super) const NOT_HERE: &str = "ERR scripts are not available here";
 
 /// What a script is told, and tells.
 #[derive(Clone, Debug, PartialEq)]
@@ -241,13 +245,30 @@ impl ScriptContext {
     }
 }
 
+/// What is to be done with a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobKind {
+    /// It is a script, to be executed.
+    Script,
+    /// It is a script, to be compiled and no more.
+    Load,
+    /// It is a library, to be executed for what it registers.
+    Library,
+    /// It is a library, of which the function is to be executed that the job is named after.
+    Function,
+}
+
 /// A script to be executed, and then what it came to.
 #[derive(Debug)]
 pub struct ScriptJob {
     /// The program.
     pub source: Arc<[u8]>,
-    /// Its digest, in hexadecimal.
+    /// Its digest, in hexadecimal; of a function its name.
     pub hash: String,
+    /// What is to be done with it.
+    pub kind: JobKind,
+    /// Functions that it has registered: see [`ScriptJob::register`].
+    functions: Vec<Function>,
     /// KEYS.
     pub keys: Vec<Vec<u8>>,
     /// ARGV.
@@ -256,8 +277,6 @@ pub struct ScriptJob {
     pub context: ScriptContext,
     /// What it has answered. `Err`: it has failed, and nothing of it is stored.
     pub answer: Option<Result<ScriptValue, Vec<u8>>>,
-    /// It is to be compiled, and no more.
-    pub is_loading: bool,
     /// It was found to be a program.
     pub is_compiled: bool,
     /// Where the program begins in its source.
@@ -271,6 +290,16 @@ impl ScriptJob {
     /// The program, without a first line that says what it is.
     pub fn program(&self) -> &[u8] {
         self.source.get(self.program_at..).unwrap_or_default()
+    }
+
+    /// The program has registered a function; an error that it is told.
+    pub fn register(&mut self, function: Function) -> Result<(), &'static str> {
+        super::function::register(&mut self.functions, function)
+    }
+
+    /// Whether its program has registered any.
+    pub fn has_functions(&self) -> bool {
+        !self.functions.is_empty()
     }
 
     /// Whether it is a program, and not commands that were queued.
@@ -326,6 +355,9 @@ pub type ScriptHash = [u8; 20];
 
 /// Keeps scripts, and executes them for one connection.
 pub trait Scripts {
+    /// Lends the libraries of functions, which all connections share.
+    fn libraries(&mut self, act: &mut dyn FnMut(&mut Libraries));
+
     /// The script of this digest, if it is kept.
     fn find(&mut self, hash: &ScriptHash) -> Option<Arc<[u8]>>;
 
@@ -347,17 +379,41 @@ pub trait Scripts {
     fn take(&mut self) -> Option<Box<ScriptJob>>;
 }
 
+/// What a script on its way is.
+#[derive(Debug)]
+pub(super) enum Task {
+    /// One that is executed.
+    Script,
+    /// One that is compiled, and no more.
+    Load,
+    /// A library that is executed for what it registers.
+    Library(LoadedLibrary),
+    /// A function of a library, by its name.
+    Function(String),
+}
+
+impl Task {
+    fn kind(&self) -> JobKind {
+        match self {
+            Task::Script => JobKind::Script,
+            Task::Load => JobKind::Load,
+            Task::Library(_) => JobKind::Library,
+            Task::Function(_) => JobKind::Function,
+        }
+    }
+}
+
 /// A script on its way.
 #[derive(Debug)]
 pub(super) struct Run {
     source: Arc<[u8]>,
     digest: Digest,
     hash: String,
-    shebang: Shebang,
+    /// Where the program begins in its source.
+    program_at: usize,
     /// It is kept once it has been compiled.
     is_to_be_kept: bool,
-    /// It is compiled, and no more.
-    is_loading: bool,
+    task: Task,
     /// Bytes of answers that have come.
     answers_len: usize,
     keys: Vec<Vec<u8>>,
@@ -388,9 +444,9 @@ impl Run {
             hash: hex(&digest),
             source,
             digest,
-            shebang: Shebang::default(),
+            program_at: 0,
             is_to_be_kept: false,
-            is_loading: false,
+            task: Task::Script,
             answers_len: 0,
             keys: Vec::new(),
             arguments: Vec::new(),
@@ -400,6 +456,36 @@ impl Run {
             is_read_only: false,
             began_ns: now.monotonic_ns,
             queued: None,
+        }
+    }
+
+    /// One of a library.
+    pub(super) fn of_task(source: Arc<[u8]>, program_at: usize, task: Task, now: Now) -> Self {
+        let hash = match &task {
+            Task::Library(library) => library.name.clone(),
+            Task::Function(name) => name.clone(),
+            Task::Script | Task::Load => String::new(),
+        };
+        Run {
+            hash,
+            program_at,
+            task,
+            ..Run::new(source, Digest::default(), now)
+        }
+    }
+
+    /// The same with KEYS and ARGV; `is_read_only`: without commands that write.
+    pub(super) fn over(
+        self,
+        keys: Vec<Vec<u8>>,
+        arguments: Vec<Vec<u8>>,
+        is_read_only: bool,
+    ) -> Self {
+        Run {
+            keys,
+            arguments,
+            is_read_only,
+            ..self
         }
     }
 
@@ -434,6 +520,20 @@ impl Run {
         {
             scripts.keep(self.digest, Arc::clone(&self.source));
         }
+        if let Task::Library(library) = &self.task
+            && matches!(job.answer, Some(Ok(_)))
+            && let Some(scripts) = world.observer.scripts()
+        {
+            let made = library_of(library, std::mem::take(&mut job.functions));
+            let mut made = Some(made);
+            scripts.libraries(&mut |libraries| {
+                if let Some(made) = made.take()
+                    && let Err(words) = libraries.add(made, library.replaces)
+                {
+                    job.answer = Some(Err(words));
+                }
+            });
+        }
         let len_max = AtOnce::of(world.settings).answers_len_max();
         if job.queued.is_none() && job.answers_len() > len_max {
             let words = format!(
@@ -454,11 +554,14 @@ impl Run {
     }
 }
 
-/// EVAL, EVALSHA: begins one, or answers what is wrong.
-pub(super) fn eval<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Option<Box<Run>> {
+/// KEYS and ARGV of a script or a function, or answers what is wrong with them.
+pub(super) fn keys_of<K: Keyspace>(
+    call: &mut Call<'_, '_, '_, K>,
+    no_number: &str,
+) -> Option<(Vec<Vec<u8>>, Vec<Vec<u8>>)> {
     let arguments = call.arguments;
     let Some(key_count) = number(arguments.get(2)) else {
-        call.reply.not_an_integer();
+        call.reply.error(no_number);
         return None;
     };
     let refusal = match usize::try_from(key_count) {
@@ -481,15 +584,17 @@ pub(super) fn eval<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Option<Box<Ru
         );
         return None;
     }
-    if keys
-        .first()
-        .is_some_and(|key| !(1..=KEY_LEN_MAX).contains(&key.len()))
-    {
-        let fault = call.key_fault();
+    if let Some(fault) = keys.first().and_then(|key| key_fault(key)) {
         call.reply.fault(&fault);
         return None;
     }
-    let given = arguments.get(1);
+    Some((keys, arguments.from(rest).map(<[u8]>::to_vec).collect()))
+}
+
+/// EVAL, EVALSHA: begins one, or answers what is wrong.
+pub(super) fn eval<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Option<Box<Run>> {
+    let (keys, arguments) = keys_of(call, NOT_AN_INTEGER)?;
+    let given = call.arguments.get(1);
     let Some(scripts) = call.world.observer.scripts() else {
         call.reply.error(NOT_HERE);
         return None;
@@ -524,8 +629,8 @@ pub(super) fn eval<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Option<Box<Ru
     }
     Some(Box::new(Run {
         keys,
-        arguments: arguments.from(rest).map(<[u8]>::to_vec).collect(),
-        shebang,
+        arguments,
+        program_at: shebang.len,
         is_to_be_kept: !is_kept,
         is_read_only: reads_only || shebang.is_read_only,
         ..Run::new(source, digest, call.world.now)
@@ -562,9 +667,9 @@ pub(super) fn script<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Option<Box<
                 Ok(_) if is_kept => call.reply.bulk(hex(&digest)),
                 Ok(shebang) => {
                     return Some(Box::new(Run {
-                        shebang,
+                        program_at: shebang.len,
                         is_to_be_kept: true,
-                        is_loading: true,
+                        task: Task::Load,
                         ..Run::new(source, digest, now)
                     }));
                 }
@@ -674,7 +779,7 @@ impl RespSession {
             return Ok(Step::Done(0));
         }
         let identity = match run.queued {
-            Some(_) => self.identity.clone(),
+            Some(_) => self.identity.for_draft(),
             None => self.identity.for_scripts(),
         };
         let key = run.keys.first().map_or(b"".as_slice(), Vec::as_slice);
@@ -698,9 +803,10 @@ impl RespSession {
                 is_read_only: run.is_read_only,
             },
             answer: None,
-            is_loading: run.is_loading,
+            kind: run.task.kind(),
+            functions: Vec::new(),
             is_compiled: false,
-            program_at: run.shebang.len,
+            program_at: run.program_at,
             queued: run.queued.clone(),
             answers: None,
         });

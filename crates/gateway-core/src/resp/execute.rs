@@ -5,8 +5,8 @@ use super::many::ending_of;
 use super::reply::{Reply, TOO_LONG};
 use super::table::{Id, Spec, lookup};
 use super::{
-    RespSession, Step, absent, connection, count, decimal, describe, eval, expire, keys, object,
-    read, scan, server, slow_log, write,
+    RespSession, Step, absent, connection, count, decimal, describe, eval, expire, function, info,
+    keys, object, read, scan, server, slow_log, together, write,
 };
 use crate::keyspace::{Fault, Keyspace, Pending};
 use crate::world::{Command, Done, Ending, Role, World};
@@ -216,7 +216,7 @@ impl RespSession {
             reply,
             world,
         };
-        let identity = &mut self.identity;
+        let (identity, is_alone) = (&mut self.identity, self.is_alone);
         match spec.id {
             Id::Get => read::get(&mut call)?,
             Id::StrLen => read::str_len(&mut call)?,
@@ -242,10 +242,16 @@ impl RespSession {
             Id::Persist => expire::persist(&mut call)?,
             Id::Incr | Id::IncrBy | Id::Decr | Id::DecrBy => count::count(&mut call)?,
             Id::IncrByFloat => decimal::count(&mut call)?,
+            Id::MSetNx => together::mset_nx(&mut call, is_alone)?,
+            Id::Rename => together::rename(&mut call, true, is_alone)?,
+            Id::RenameNx => together::rename(&mut call, false, is_alone)?,
+            Id::Copy => together::copy(&mut call, is_alone)?,
             Id::Object => object::object(&mut call)?,
             Id::Scan => scan::scan(&mut call)?,
             Id::Keys => self.keys = keys::keys(&mut call),
             Id::Eval | Id::EvalRo | Id::EvalSha | Id::EvalShaRo => self.script = eval::eval(&mut call),
+            Id::FCall | Id::FCallRo => self.script = function::call(&mut call),
+            Id::Function => self.script = function::function(&mut call),
             Id::Script => self.script = eval::script(&mut call),
             Id::Auth => connection::auth(&mut call, identity),
             Id::Hello => connection::hello(&mut call, identity),
@@ -258,7 +264,7 @@ impl RespSession {
                 call.reply.simple("OK");
                 return Ok(Step::Close);
             }
-            Id::Info => server::info(&mut call)?,
+            Id::Info => info::info(&mut call)?,
             Id::Config => server::config(&mut call)?,
             Id::SlowLog => slow_log::slow_log(&mut call),
             Id::DbSize => server::db_size(&mut call)?,

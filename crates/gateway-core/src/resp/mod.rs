@@ -7,9 +7,11 @@
 //! | a value over the cell's limit (`--value-max`) | 512 MB are taken | skipped without a buffer, `-ERR string exceeds maximum allowed size (proto-max-bulk-len)`; the connection lives on |
 //! | keys | any length | 1 to 65,536 bytes; a longer one is never found, storing one is an error |
 //! | many keys (MGET, MSET, DEL, UNLINK, EXISTS, TOUCH) | one step | key after key, as they come; memory does not grow with their number, other clients may act in between |
+//! | MSETNX, RENAME, RENAMENX, COPY | any keys | several keys where the store is in this process; else one, or refused |
 //! | a key of MGET that cannot be read for now | – | an error in its place, never null |
 //! | MULTI, EXEC | all commands as one | one key as one; several where the store is in this process; see `transaction` |
-//! | EVAL, EVALSHA | any keys | one key; stored if its item has not changed, else executed again; one that fails stores nothing; no `cjson`, `cmsgpack`, `bit`, `struct`, `load`, coroutines; a quarter of a second of CPU, 32 MiB |
+//! | EVAL, EVALSHA | any keys | one key; stored if its item has not changed, else executed again; one that fails stores nothing; no `cmsgpack`, `struct`, `load`, coroutines; a quarter of a second of CPU, 32 MiB |
+//! | FUNCTION, FCALL | kept with the data; variables of a library outlive a call | like EVAL; in this process's memory, and nothing outlives a call |
 //! | hashes, lists, sets, sorted sets, streams, messages, bits, places, and all else in `absent` | there | refused with an error that says so |
 //! | INCRBYFLOAT | a long double's 19 digits | exact, in 17 places and below 10^20 |
 //! | databases | 16 | 1 |
@@ -39,12 +41,14 @@
 //! | `execute` | from the command to its function |
 //! | `many` | commands of many keys, executed as they come |
 //! | `read`, `write`, `count`, `decimal`, `expire`, `object` | commands of one key |
+//! | `together` | MSETNX, RENAME, RENAMENX, COPY: several keys as one |
 //! | `absent` | commands that there are not |
 //! | `documented` | the tables of commands in the documentation |
 //! | `scan`, `keys`, `glob` | SCAN, KEYS and patterns |
 //! | `eval`, `shebang`, `sha1` | EVAL, EVALSHA, SCRIPT |
+//! | `function` | FCALL, FUNCTION |
 //! | `transaction` | MULTI, EXEC, DISCARD, WATCH, UNWATCH |
-//! | `connection`, `server`, `describe`, `slow_log` | commands about the rest |
+//! | `connection`, `server`, `info`, `describe`, `slow_log` | commands about the rest |
 
 mod absent;
 mod connection;
@@ -55,8 +59,10 @@ mod documented;
 mod eval;
 mod execute;
 mod expire;
+mod function;
 mod gather;
 mod glob;
+mod info;
 mod keys;
 mod many;
 mod object;
@@ -69,6 +75,7 @@ mod sha1;
 mod shebang;
 mod slow_log;
 mod table;
+mod together;
 mod transaction;
 mod write;
 
@@ -78,7 +85,11 @@ use crate::world::World;
 use connection::Identity;
 pub use documented::command_tables;
 use eval::Run;
-pub use eval::{SCRIPT_MEMORY_MAX, ScriptContext, ScriptHash, ScriptJob, ScriptValue, Scripts};
+pub use eval::{
+    JobKind, SCRIPT_MEMORY_MAX, SCRIPT_TIME_MS_MAX, ScriptContext, ScriptHash, ScriptJob,
+    ScriptValue, Scripts,
+};
+pub use function::{Function, Libraries};
 use gather::{Gathered, Gathering};
 use keys::Keys;
 use many::Many;
@@ -112,6 +123,10 @@ pub struct RespSession {
     watched: Vec<Watched>,
     /// Commands of a transaction that is being executed.
     replay: Option<Replay>,
+    /// The command that is being executed is one of those.
+    is_replaying: bool,
+    /// They are executed while all other event loops stand still.
+    is_alone: bool,
 }
 
 /// SHA-1 in hexadecimal, by which Redis names scripts. For nothing secret.
@@ -151,7 +166,14 @@ impl RespSession {
     fn reply<'a>(&self, out: &'a mut Vec<u8>) -> Reply<'a> {
         Reply {
             out,
-            is_resp3: self.identity.is_resp3,
+            is_resp3: self.identity.is_resp3(),
+        }
+    }
+
+    /// A command's answer begins. Commands of a transaction are a part of EXEC's.
+    fn begin_answer(&mut self) {
+        if !self.is_replaying {
+            self.identity.mute.begin();
         }
     }
 
@@ -212,8 +234,25 @@ impl RespSession {
     }
 
     /// Does what can be done next with this input, which is not empty unless a command
-    /// goes on by itself.
+    /// goes on by itself. Answers that the client does not want are left out.
     fn step<K: Keyspace>(
+        &mut self,
+        input: &[u8],
+        out: &mut Vec<u8>,
+        out_len_max: usize,
+        world: &mut World<'_, K>,
+    ) -> Step {
+        let (mark, was_mute) = (out.len(), self.identity.mute.is_for_good());
+        let step = self.step_aloud(input, out, out_len_max, world);
+        let mute = self.identity.mute;
+        if mute.is_on() && (was_mute || !mute.is_for_good()) {
+            out.truncate(mark);
+        }
+        step
+    }
+
+    /// See [`RespSession::step`].
+    fn step_aloud<K: Keyspace>(
         &mut self,
         input: &[u8],
         out: &mut Vec<u8>,
@@ -233,7 +272,7 @@ impl RespSession {
         if let Some(mut many) = self.many.take() {
             let mut reply = Reply {
                 out,
-                is_resp3: self.identity.is_resp3,
+                is_resp3: self.identity.is_resp3(),
             };
             let step = many.step(input, &mut reply, out_len_max, &mut self.skip, world);
             for (key, version) in many.take_seen() {
@@ -253,7 +292,7 @@ impl RespSession {
         {
             let mut reply = Reply {
                 out,
-                is_resp3: self.identity.is_resp3,
+                is_resp3: self.identity.is_resp3(),
             };
             return open.step(input, &mut reply);
         }
@@ -265,6 +304,7 @@ impl RespSession {
             Gathered::Incomplete(needed) => Step::Input(needed),
             Gathered::Lost(error) => Step::Lost(error),
             Gathered::Many { spec, count, len } => {
+                self.begin_answer();
                 let is_allowed = self.identity.role(world.settings) >= spec.role();
                 let mut reply = self.reply(out);
                 if !is_allowed {
@@ -287,18 +327,25 @@ impl RespSession {
                 Step::Done(len)
             }
             Gathered::Refused { len, skip, refusal } => {
+                self.begin_answer();
                 self.spoil();
                 self.refuse(input, refusal, out, world);
                 self.skip = skip;
                 Step::Done(len)
             }
             Gathered::Whole(len) => {
+                self.begin_answer();
                 let mark = out.len();
-                self.execute(input, len, out, world)
-                    .unwrap_or_else(|Pending| {
+                match self.execute(input, len, out, world) {
+                    Ok(step) => step,
+                    Err(Pending) => {
                         out.truncate(mark);
+                        if !self.is_replaying {
+                            self.identity.mute.begin_again();
+                        }
                         Step::Pending(0)
-                    })
+                    }
+                }
             }
         }
     }
@@ -327,6 +374,7 @@ impl Session for RespSession {
                 break Wants::Turn;
             }
             let mut replay = self.replay.take();
+            self.is_replaying = replay.is_some();
             let step = if let Some(replay) = &replay {
                 self.step(&replay.bytes[replay.at..], out, out_len_max, world)
             } else if is_inline {
@@ -368,9 +416,11 @@ impl Session for RespSession {
                 Step::Input(needed) => break Wants::Input(needed),
                 Step::Close => break Wants::Close,
                 Step::Lost(error) => {
-                    out.extend_from_slice(b"-ERR Protocol error: ");
-                    error.put_words(out);
-                    out.extend_from_slice(b"\r\n");
+                    if !self.identity.mute.is_for_good() {
+                        out.extend_from_slice(b"-ERR Protocol error: ");
+                        error.put_words(out);
+                        out.extend_from_slice(b"\r\n");
+                    }
                     break Wants::Close;
                 }
             }
@@ -403,7 +453,9 @@ impl Session for RespSession {
             return false;
         };
         self.spoil();
-        self.reply(out).fault(&Fault::Rejected(Rejection::NoMemory));
+        if !self.identity.mute.is_for_good() {
+            self.reply(out).fault(&Fault::Rejected(Rejection::NoMemory));
+        }
         self.gathering = self.gathering.take().done();
         self.skip = rest;
         true

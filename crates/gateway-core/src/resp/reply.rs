@@ -6,6 +6,9 @@ use trefoil_layout::op::Rejection;
 /// What is answered to a value over the limit, in Redis's words.
 pub(super) const TOO_LONG: &str = "ERR string exceeds maximum allowed size (proto-max-bulk-len)";
 
+/// What is answered to what is no number.
+pub(super) const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
+
 /// Appends answers to the output.
 pub(super) struct Reply<'a> {
     pub(super) out: &'a mut Vec<u8>,
@@ -143,7 +146,7 @@ impl Reply<'_> {
     }
 
     pub(super) fn not_an_integer(&mut self) {
-        self.error("ERR value is not an integer or out of range");
+        self.error(NOT_AN_INTEGER);
     }
 
     pub(super) fn bad_expiry(&mut self, command: &str) {

@@ -1,13 +1,15 @@
 //! The first line of a script that says what it is: `#!lua flags=no-writes`.
 
-/// Flags that mean nothing here: there is always memory (or an error that says so), no
-/// replica that lags, and one key.
-const WITHOUT_MEANING: [&[u8]; 4] = [
-    b"allow-oom",
-    b"allow-stale",
-    b"no-cluster",
-    b"allow-cross-slot-keys",
+/// Flags of scripts and functions. All but the first one mean nothing here: there is always
+/// memory (or an error that says so), no replica that lags, and one key.
+pub(super) const FLAGS: [&str; 5] = [
+    NO_WRITES,
+    "allow-oom",
+    "allow-stale",
+    "no-cluster",
+    "allow-cross-slot-keys",
 ];
+const NO_WRITES: &str = "no-writes";
 
 /// What it says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,8 +48,8 @@ impl Shebang {
             };
             for flag in flags.split(|byte| *byte == b',') {
                 match flag {
-                    b"no-writes" => is_read_only = true,
-                    flag if WITHOUT_MEANING.contains(&flag) => {}
+                    flag if flag == NO_WRITES.as_bytes() => is_read_only = true,
+                    flag if FLAGS.iter().any(|known| known.as_bytes() == flag) => {}
                     other => {
                         return Err([b"ERR Unexpected flag in script shebang: ", other].concat());
                     }

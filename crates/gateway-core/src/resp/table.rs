@@ -10,6 +10,7 @@ pub(super) enum Id {
     Client,
     Command,
     Config,
+    Copy,
     DbSize,
     Decr,
     DecrBy,
@@ -25,8 +26,11 @@ pub(super) enum Id {
     Expire,
     ExpireAt,
     ExpireTime,
+    FCall,
+    FCallRo,
     FlushAll,
     FlushDb,
+    Function,
     Get,
     GetDel,
     GetEx,
@@ -40,6 +44,7 @@ pub(super) enum Id {
     Keys,
     MGet,
     MSet,
+    MSetNx,
     Multi,
     Object,
     Persist,
@@ -50,6 +55,8 @@ pub(super) enum Id {
     PSetEx,
     PTtl,
     Quit,
+    Rename,
+    RenameNx,
     Reset,
     Scan,
     Script,
@@ -127,6 +134,7 @@ const FAST: &[&str] = &["fast"];
 const ONE_KEY: (i64, i64, i64) = (1, 1, 1);
 const ALL_KEYS: (i64, i64, i64) = (1, -1, 1);
 const PAIRS: (i64, i64, i64) = (1, -1, 2);
+const TWO_KEYS: (i64, i64, i64) = (1, 2, 1);
 const SECOND: (i64, i64, i64) = (2, 2, 1);
 const NO_KEY: (i64, i64, i64) = (0, 0, 0);
 
@@ -160,6 +168,7 @@ pub(super) const SPECS: &[Spec] = &[
     spec("client", Id::Client, -2, NONE, NO_KEY, "connection", "2.4.0", "Commands about the connection"),
     spec("command", Id::Command, -1, SERVER, NO_KEY, "server", "2.8.13", "Describes commands"),
     spec("config", Id::Config, -2, NONE, NO_KEY, "server", "2.0.0", "Commands about the configuration"),
+    spec("copy", Id::Copy, -3, WRITE_SLOW, TWO_KEYS, "generic", "6.2.0", "Copies a value, with its expiry"),
     spec("dbsize", Id::DbSize, 1, READ, NO_KEY, "server", "1.0.0", "Number of keys"),
     spec("decr", Id::Decr, 2, WRITE, ONE_KEY, "string", "1.0.0", "Counts down by one"),
     spec("decrby", Id::DecrBy, 3, WRITE, ONE_KEY, "string", "1.0.0", "Counts down"),
@@ -175,8 +184,11 @@ pub(super) const SPECS: &[Spec] = &[
     spec("expire", Id::Expire, -3, CHANGE, ONE_KEY, "generic", "1.0.0", "Sets an expiry in seconds"),
     spec("expireat", Id::ExpireAt, -3, CHANGE, ONE_KEY, "generic", "1.2.0", "Sets an expiry as a Unix time"),
     spec("expiretime", Id::ExpireTime, 2, READ, ONE_KEY, "generic", "7.0.0", "Expiry as a Unix time"),
+    spec("fcall", Id::FCall, -3, SCRIPT, NO_KEY, "scripting", "7.0.0", "Executes a function over one key"),
+    spec("fcall_ro", Id::FCallRo, -3, SCRIPT_READ, NO_KEY, "scripting", "7.0.0", "Executes a function that only reads"),
     spec("flushall", Id::FlushAll, -1, CHANGE_SLOW, NO_KEY, "server", "1.0.0", "Removes everything"),
     spec("flushdb", Id::FlushDb, -1, CHANGE_SLOW, NO_KEY, "server", "1.0.0", "Removes everything"),
+    spec("function", Id::Function, -2, NONE, NO_KEY, "scripting", "7.0.0", "Loads and forgets libraries of functions"),
     spec("get", Id::Get, 2, READ, ONE_KEY, "string", "1.0.0", "Reads a value"),
     spec("getdel", Id::GetDel, 2, CHANGE, ONE_KEY, "string", "6.2.0", "Reads a value and removes it"),
     spec("getex", Id::GetEx, -2, CHANGE, ONE_KEY, "string", "6.2.0", "Reads a value and sets its expiry"),
@@ -190,6 +202,7 @@ pub(super) const SPECS: &[Spec] = &[
     spec("keys", Id::Keys, 2, READ_SLOW, NO_KEY, "generic", "1.0.0", "Lists all keys that match a pattern"),
     spec("mget", Id::MGet, -2, READ, ALL_KEYS, "string", "1.0.0", "Reads many values"),
     spec("mset", Id::MSet, -3, WRITE_SLOW, PAIRS, "string", "1.0.1", "Stores many values"),
+    spec("msetnx", Id::MSetNx, -3, WRITE_SLOW, PAIRS, "string", "1.0.1", "Stores many values unless one of the keys is there"),
     spec("multi", Id::Multi, 1, TRANSACTION, NO_KEY, "transactions", "1.2.0", "Begins to queue commands"),
     spec("object", Id::Object, -2, NONE, SECOND, "generic", "2.2.3", "How a value is stored, and when it was used"),
     spec("persist", Id::Persist, 2, CHANGE, ONE_KEY, "generic", "2.2.0", "Removes the expiry"),
@@ -200,6 +213,8 @@ pub(super) const SPECS: &[Spec] = &[
     spec("psetex", Id::PSetEx, 4, WRITE_SLOW, ONE_KEY, "string", "2.6.0", "Stores a value with an expiry in milliseconds"),
     spec("pttl", Id::PTtl, 2, READ, ONE_KEY, "generic", "2.6.0", "Time to live in milliseconds"),
     spec("quit", Id::Quit, -1, BEFORE_AUTH, NO_KEY, "connection", "1.0.0", "Ends the connection"),
+    spec("rename", Id::Rename, 3, CHANGE_SLOW, TWO_KEYS, "generic", "1.0.0", "Gives a value another key"),
+    spec("renamenx", Id::RenameNx, 3, CHANGE, TWO_KEYS, "generic", "1.0.0", "Gives a value another key unless that is there"),
     spec("reset", Id::Reset, 1, BEFORE_AUTH, NO_KEY, "connection", "6.2.0", "Makes the connection like a new one"),
     spec("scan", Id::Scan, -2, READ_SLOW, NO_KEY, "generic", "2.8.0", "Lists keys, a part at a time"),
     spec("script", Id::Script, -2, NONE, NO_KEY, "scripting", "2.6.0", "Keeps and forgets scripts"),
@@ -221,7 +236,7 @@ pub(super) const SPECS: &[Spec] = &[
 ];
 
 /// Where GET stands among them.
-const GET: usize = 22;
+const GET: usize = 26;
 const _: () = assert!(matches!(SPECS[GET].id, Id::Get));
 
 /// The longest name.
@@ -259,7 +274,7 @@ impl Spec {
         match self.id {
             Id::FlushAll | Id::FlushDb => Role::Admin,
             // A script may write.
-            Id::Eval | Id::EvalSha | Id::Script => Role::Write,
+            Id::Eval | Id::EvalSha | Id::Script | Id::FCall | Id::Function => Role::Write,
             _ if self.flags.contains(&"write") => Role::Write,
             _ => Role::Read,
         }
@@ -282,9 +297,15 @@ impl Spec {
 
     /// Whether it is executed by a thread, so that it is not done when it returns.
     pub(super) fn runs_elsewhere(&self) -> bool {
+        matches!(self.id, Id::Script | Id::Function) || self.is_script()
+    }
+
+    /// Whether it executes a script or a function: the number of its keys, and those, stand
+    /// behind its first argument.
+    pub(super) fn is_script(&self) -> bool {
         matches!(
             self.id,
-            Id::Eval | Id::EvalRo | Id::EvalSha | Id::EvalShaRo | Id::Script
+            Id::Eval | Id::EvalRo | Id::EvalSha | Id::EvalShaRo | Id::FCall | Id::FCallRo
         )
     }
 
@@ -295,7 +316,12 @@ impl Spec {
 
     /// Whether it takes any number of keys, which are executed as they come.
     pub(super) fn is_many(&self) -> bool {
-        self.keys.1 == -1
+        self.keys.1 == -1 && self.id != Id::MSetNx
+    }
+
+    /// Whether it is about several keys as one.
+    pub(super) fn is_together(&self) -> bool {
+        matches!(self.id, Id::Copy | Id::MSetNx | Id::Rename | Id::RenameNx)
     }
 }
 

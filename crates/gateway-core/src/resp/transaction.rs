@@ -333,6 +333,16 @@ impl Transaction {
                     work = work.saturating_add(*len);
                 }
             }
+            if spec.is_together()
+                && let [_, from, to, ..] = words[..]
+                && step == 1
+            {
+                // What is under the first key may stand under the other one.
+                let len = lens.get(from).copied().unwrap_or_default();
+                let there = lens.entry(to).or_default();
+                *there = (*there).max(len);
+                work = work.saturating_add(len.saturating_mul(2));
+            }
         }
         Estimate { work, answers }
     }
@@ -590,6 +600,12 @@ impl RespSession {
 
     /// Executes the commands that are being replayed, at a stretch: all of them.
     fn stretch<K: Keyspace>(&mut self, out: &mut Vec<u8>, world: &mut World<'_, K>) {
+        (self.is_alone, self.is_replaying) = (true, true);
+        self.execute_alone(out, world);
+        (self.is_alone, self.is_replaying) = (false, false);
+    }
+
+    fn execute_alone<K: Keyspace>(&mut self, out: &mut Vec<u8>, world: &mut World<'_, K>) {
         while let Some(mut replay) = self.replay.take() {
             let step = self.step(&replay.bytes[replay.at..], out, usize::MAX, world);
             let is_done = match step {
@@ -669,7 +685,7 @@ impl RespSession {
             let mut draft = DraftKeyspace::new(key, item, now.unix_ms, value_len_max);
             if !is_stale {
                 let mut session = RespSession {
-                    identity: identity.clone(),
+                    identity: identity.for_draft(),
                     ..RespSession::default()
                 };
                 session.reply(&mut answers).array(*commands);
@@ -776,7 +792,7 @@ mod tests {
 
     #[test]
     fn keys_that_are_touched() {
-        let cases: [(&[&str], _, bool); 8] = [
+        let cases: [(&[&str], _, bool); 10] = [
             (&[], Touched::None, true),
             (&["PING", "TIME"], Touched::None, true),
             (&["DBSIZE"], Touched::None, false),
@@ -784,6 +800,8 @@ mod tests {
             (&["MSET a 1 a 2", "DEL a a"], Touched::One(b"a"), true),
             (&["SET a 1", "FLUSHALL"], Touched::One(b"a"), false),
             (&["MSET a 1 b 2"], Touched::Several, true),
+            (&["RENAME a a", "MSETNX a 1"], Touched::One(b"a"), true),
+            (&["COPY a b"], Touched::Several, true),
             (&["GET a", "GET b"], Touched::Several, true),
         ];
         for (lines, touched, is_plain) in cases {

@@ -1,6 +1,7 @@
 //! The tests of `trefoil-gateway-core` from outside, as one program: a module for each subject.
 
 mod any_bytes;
+mod corpus;
 mod deferred;
 mod memcache_allocations;
 mod memcache_binary;
@@ -11,6 +12,7 @@ mod resp;
 mod resp_commands;
 mod resp_differential;
 mod resp_scripts;
+mod resp_together;
 mod rig;
 mod roles;
 mod work;

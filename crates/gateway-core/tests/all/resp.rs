@@ -399,9 +399,9 @@ fn reports_are_whole() {
         let config = ask(&mut rig, "CONFIG GET timeout");
         assert_eq!(bulks(&config), ["timeout", shown]);
     }
-    assert_eq!(ask(&mut rig, "COMMAND COUNT"), ":63\r\n");
-    assert_eq!(bulks(&ask(&mut rig, "COMMAND LIST")).len(), 63);
-    assert_eq!(bulks(&ask(&mut rig, "COMMAND")).len(), 63);
+    assert_eq!(ask(&mut rig, "COMMAND COUNT"), ":70\r\n");
+    assert_eq!(bulks(&ask(&mut rig, "COMMAND LIST")).len(), 70);
+    assert_eq!(bulks(&ask(&mut rig, "COMMAND")).len(), 70);
     assert!(ask(&mut rig, "COMMAND INFO get x").ends_with("$-1\r\n"));
     assert_eq!(
         bulks(&ask(&mut rig, "COMMAND DOCS get")),

@@ -6,7 +6,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use trefoil_gateway_core::keyspace::{Access, Keyspace as _};
 use trefoil_gateway_core::memory::MemoryKeyspace;
-use trefoil_gateway_core::resp::{RespSession, ScriptHash, ScriptJob, ScriptValue, Scripts};
+use trefoil_gateway_core::resp::{
+    JobKind, Libraries, RespSession, ScriptHash, ScriptJob, ScriptValue, Scripts,
+};
 use trefoil_gateway_core::session::{Session as _, Wants};
 use trefoil_gateway_core::world::{Done, Now, Observer, Progress, World};
 
@@ -16,6 +18,7 @@ const NOW_MS: u64 = 1_700_000_000_000;
 #[derive(Default)]
 struct Desk {
     kept: HashMap<ScriptHash, Arc<[u8]>>,
+    libraries: Libraries,
     job: Option<Box<ScriptJob>>,
 }
 
@@ -28,6 +31,10 @@ impl Observer for Desk {
 }
 
 impl Scripts for Desk {
+    fn libraries(&mut self, act: &mut dyn FnMut(&mut Libraries)) {
+        act(&mut self.libraries);
+    }
+
     fn find(&mut self, hash: &ScriptHash) -> Option<Arc<[u8]>> {
         self.kept.get(hash).cloned()
     }
@@ -217,7 +224,7 @@ fn what_does_not_compile_is_not_kept() {
         assert!(desk.kept.is_empty());
     }
     let mut compile = |job: &mut ScriptJob| {
-        assert!(job.is_loading);
+        assert_eq!(job.kind, JobKind::Load);
         job.is_compiled = true;
         job.answer = Some(Ok(ScriptValue::Bulk(job.hash.clone().into_bytes())));
     };

@@ -670,6 +670,7 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
             accepted_s: (self.desk.clock.last().monotonic_ns / 1_000_000_000) as u32,
             is_unwanted: false.into(),
             used_s: ((self.desk.clock.last().monotonic_ns / 1_000_000_000) as u32).into(),
+            said: Default::default(),
         });
         let arrival = Arrival {
             socket: Socket::new(fd, tls),

@@ -4,12 +4,12 @@
 use super::options::Protocol;
 use super::scripts::Executor;
 use super::shared::Shared;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use trefoil_gateway_core::keyspace::Totals;
-use trefoil_gateway_core::resp::{ScriptHash, ScriptJob, Scripts};
+use trefoil_gateway_core::resp::{Libraries, ScriptHash, ScriptJob, Scripts};
 use trefoil_gateway_core::world::{
-    Client, Command, Done, Ending, Observer, Role, ServerRequest, SlowCommand,
+    Client, Command, Done, Ending, Introduction, Observer, Role, ServerRequest, SlowCommand,
 };
 
 /// What an event loop tells whoever counts, beyond what sessions tell. One
@@ -139,6 +139,17 @@ impl<O: LoopObserver> Observer for Front<'_, O> {
         self.shared.table.clients(self.now_s, each);
     }
 
+    fn introduce(&mut self, said: &Introduction) {
+        self.shared.table.introduce(self.connection, said);
+    }
+
+    fn has_user(&self, name: &[u8]) -> bool {
+        match self.shared.users() {
+            Some(users) => users.has(name),
+            None => name == b"default",
+        }
+    }
+
     fn end_client(&mut self, number: u64) {
         self.shared.end_client(number);
     }
@@ -192,6 +203,11 @@ impl<O: LoopObserver> Observer for Front<'_, O> {
 }
 
 impl<O> Scripts for Front<'_, O> {
+    fn libraries(&mut self, act: &mut dyn FnMut(&mut Libraries)) {
+        let libraries = self.shared.libraries.lock();
+        act(&mut libraries.unwrap_or_else(PoisonError::into_inner));
+    }
+
     fn find(&mut self, hash: &ScriptHash) -> Option<Arc<[u8]>> {
         self.shared.scripts.find(hash)
     }

@@ -10,7 +10,8 @@ use mio::Waker;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use trefoil_gateway_core::world::{Client, Settings};
+use trefoil_gateway_core::resp::Libraries;
+use trefoil_gateway_core::world::{Client, Introduction, Settings};
 
 /// See the module.
 pub(super) struct Shared {
@@ -25,6 +26,8 @@ pub(super) struct Shared {
     pub(super) table: ConnectionTable,
     /// Scripts that clients have sent.
     pub(super) scripts: Library,
+    /// Libraries of functions that they have loaded.
+    pub(super) libraries: Mutex<Libraries>,
     /// Those that are being executed.
     pub(super) running: Running,
     connection_count: AtomicUsize,
@@ -109,6 +112,7 @@ impl Shared {
             loops,
             table: ConnectionTable::default(),
             scripts: Library::default(),
+            libraries: Mutex::default(),
             running: Running::default(),
             connection_count: AtomicUsize::new(0),
             next_connection: AtomicU64::new(1),
@@ -236,6 +240,8 @@ pub(super) struct TableEntry {
     pub(super) is_unwanted: AtomicBool,
     /// Seconds of the monotonic clock.
     pub(super) used_s: AtomicU32,
+    /// What its client has said of itself.
+    pub(super) said: Mutex<Introduction>,
 }
 
 impl ConnectionTable {
@@ -253,6 +259,15 @@ impl ConnectionTable {
         entry.map_or_else(String::new, |entry| entry.peer.clone())
     }
 
+    /// Takes note of what a client says of itself.
+    pub(super) fn introduce(&self, number: u64, said: &Introduction) {
+        let Some(entry) = self.lock().get(&number).cloned() else {
+            return;
+        };
+        let mut known = entry.said.lock().unwrap_or_else(PoisonError::into_inner);
+        known.clone_from(said);
+    }
+
     /// Shows all of them but those that are about to end.
     pub(super) fn clients(&self, now_s: u32, each: &mut dyn FnMut(&Client<'_>)) {
         let entries: Vec<_> = self
@@ -266,6 +281,8 @@ impl ConnectionTable {
             }
             let plain =
                 |address: &'_ str| address.strip_prefix("tcp:").unwrap_or(address).to_owned();
+            let said = entry.said.lock();
+            let said = said.unwrap_or_else(PoisonError::into_inner).clone();
             each(&Client {
                 number,
                 fd: entry.fd,
@@ -273,6 +290,7 @@ impl ConnectionTable {
                 own_address: &plain(&entry.own_address),
                 age_s: now_s.saturating_sub(entry.accepted_s),
                 idle_s: now_s.saturating_sub(entry.used_s.load(Ordering::Relaxed)),
+                said: &said,
             });
         }
     }

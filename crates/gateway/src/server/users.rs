@@ -88,6 +88,11 @@ impl Users {
         Ok(Users { users })
     }
 
+    /// Whether there is one of this name.
+    pub(super) fn has(&self, name: &[u8]) -> bool {
+        self.users.iter().any(|user| user.name == name)
+    }
+
     /// The role of the user with this name and password. How long it takes depends
     /// on lengths alone, never on how much of a guess is right. Of a name that
     /// stands twice the first line counts.

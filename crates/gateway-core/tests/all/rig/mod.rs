@@ -3,8 +3,9 @@
 
 #![allow(dead_code, reason = "each test file uses its part of it")]
 
-pub(crate) mod random;
 pub(crate) mod server;
+
+pub(crate) use crate::corpus::random;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 use trefoil_gateway_core::keyspace::{
@@ -17,6 +18,7 @@ use trefoil_gateway_core::world::{
     SlowCommand, World,
 };
 use trefoil_layout::Version;
+use trefoil_layout::op::Rejection;
 
 /// A keyspace in memory that can be told to fail.
 pub(crate) struct FaultyKeyspace {
@@ -26,11 +28,28 @@ pub(crate) struct FaultyKeyspace {
     pub(crate) is_alone: bool,
     /// How often somebody was alone with it.
     pub(crate) isolations: usize,
+    /// Somebody is.
+    pub(crate) is_isolated: bool,
+    /// So many writes are done before one is refused, for once.
+    pub(crate) refuses_after: Option<usize>,
 }
 
 impl FaultyKeyspace {
     fn check(&self) -> Result<(), Fault> {
         self.fault.clone().map_or(Ok(()), Err)
+    }
+
+    fn check_write(&mut self) -> Result<(), Fault> {
+        self.check()?;
+        self.refuses_after = match self.refuses_after {
+            Some(0) => {
+                self.refuses_after = None;
+                return Err(Fault::Rejected(Rejection::NoMemory));
+            }
+            Some(count) => Some(count - 1),
+            None => None,
+        };
+        Ok(())
     }
 }
 
@@ -46,12 +65,12 @@ impl Keyspace for FaultyKeyspace {
     }
 
     fn set(&mut self, key: &[u8], item: &NewItem<'_>) -> Result<Version, Halt> {
-        self.check()?;
+        self.check_write()?;
         self.inner.set(key, item)
     }
 
     fn update(&mut self, key: &[u8], decide: &mut Decide<'_>) -> Result<Updated, Halt> {
-        self.check()?;
+        self.check_write()?;
         self.inner.update(key, decide)
     }
 
@@ -97,8 +116,14 @@ impl Keyspace for FaultyKeyspace {
     }
 
     fn isolate(&mut self) {
-        assert!(self.is_alone);
+        assert!(self.is_alone && !self.is_isolated);
+        self.is_isolated = true;
         self.isolations += 1;
+    }
+
+    fn end_isolation(&mut self) {
+        assert!(self.is_isolated);
+        self.is_isolated = false;
     }
 }
 
@@ -216,6 +241,8 @@ impl<S: Session> Rig<S> {
                 fault: None,
                 is_alone: true,
                 isolations: 0,
+                is_isolated: false,
+                refuses_after: None,
             },
             notes: Notes::default(),
             settings: Settings {

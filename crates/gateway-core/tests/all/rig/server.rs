@@ -63,6 +63,8 @@ impl Connection {
                 Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {
                     return (answers, true);
                 }
+                // The machine stood still.
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(error) => panic!(
                     "the server does not answer: {error}; so far {:?}",
                     String::from_utf8_lossy(&answers)

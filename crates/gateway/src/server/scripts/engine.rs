@@ -12,12 +12,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use trefoil_gateway_core::resp::{
-    SCRIPT_MEMORY_MAX as MEMORY_MAX, ScriptJob, ScriptValue, sha1_hex,
+    Function as LibraryFunction, JobKind, SCRIPT_MEMORY_MAX as MEMORY_MAX, SCRIPT_TIME_MS_MAX,
+    ScriptJob, ScriptValue, sha1_hex,
 };
 use trefoil_gateway_core::world::Now;
 
 /// Processor time of one script, in nanoseconds.
-const TIME_NS_MAX: u64 = 250_000_000;
+const TIME_NS_MAX: u64 = SCRIPT_TIME_MS_MAX * 1_000_000;
 /// Instructions between two looks at that: one of them may copy megabytes.
 const INSTRUCTIONS: u32 = 200;
 /// Values within values that an answer may have, and values in all.
@@ -26,12 +27,17 @@ const VALUES_MAX: usize = 1 << 17;
 /// Values of Lua's that are held here at a time, beside the words of a command: some for
 /// each level of JSON, or of an answer. As many words need nothing more, in `prelude.lua`.
 const REFERENCES: usize = 1024;
+/// Flags of a function that are looked at: there are fewer.
+const FLAGS_MAX: usize = 16;
 
 /// What a script is told that must not go on.
 const TOO_LONG: &str = "the script ran for too long";
 const KILLED: &str = "Script killed by user with SCRIPT KILL.";
-/// How the error of a script begins that is no program.
+/// How the error of a script begins that is no program, and that of a library.
 const NOT_COMPILED: &str = "ERR Error compiling script (new function)";
+const LIBRARY_NOT_COMPILED: &str = "ERR Error compiling function";
+/// The error of a library that registers nothing.
+const NO_FUNCTIONS: &[u8] = b"ERR No functions registered";
 /// What Lua says itself where protected calls are told.
 const NOT_ENOUGH_MEMORY: &[u8] = b"not enough memory";
 
@@ -44,7 +50,7 @@ pub(super) fn execute(mut job: Box<ScriptJob>, is_unwanted: &Arc<AtomicBool>) ->
     if job.execute_queued() {
         return job;
     }
-    if job.is_loading {
+    if job.kind == JobKind::Load {
         let compiled = compile(&job);
         job.is_compiled = compiled.is_ok();
         job.answer = Some(compiled.map(|()| ScriptValue::Bulk(job.hash.clone().into_bytes())));
@@ -55,19 +61,38 @@ pub(super) fn execute(mut job: Box<ScriptJob>, is_unwanted: &Arc<AtomicBool>) ->
     let returned = shared.borrow_mut().take();
     // Nothing keeps it but the borrow that has ended.
     job = returned.expect("the job is lent for the time of the script only");
-    job.answer = Some(answer.map_err(|words| words_of(&words, &job.hash)));
+    job.answer = Some(answer.map_err(|words| words_of(&words, &job)));
     job
 }
 
+/// What Lua calls a program in errors.
+fn chunk_of(kind: JobKind) -> &'static str {
+    match kind {
+        JobKind::Script | JobKind::Load => "user_script",
+        JobKind::Library | JobKind::Function => "user_function",
+    }
+}
+
 /// Redis's form of a script's error.
-fn words_of(words: &[u8], hash: &str) -> Vec<u8> {
-    if words.starts_with(NOT_COMPILED.as_bytes()) {
+fn words_of(words: &[u8], job: &ScriptJob) -> Vec<u8> {
+    let (chunk, hash) = (chunk_of(job.kind), &job.hash);
+    if words.starts_with(b"ERR Error compiling") {
         return words.to_vec();
+    }
+    if job.kind == JobKind::Library {
+        if words == NO_FUNCTIONS {
+            return words.to_vec();
+        }
+        let code = if starts_with_code(words) { "" } else { "ERR " };
+        let head = format!("ERR Error registering functions: {code}");
+        return [head.as_bytes(), words].concat();
     }
     let text = String::from_utf8_lossy(words);
     let line = text
-        .strip_prefix("user_script:")
-        .or_else(|| text.strip_prefix("ERR user_script:"))
+        .strip_prefix("ERR ")
+        .unwrap_or(&text)
+        .strip_prefix(chunk)
+        .and_then(|rest| rest.strip_prefix(':'))
         .and_then(|rest| rest.split(':').next())
         .filter(|line| line.bytes().all(|byte| byte.is_ascii_digit()))
         .unwrap_or("1");
@@ -76,7 +101,7 @@ fn words_of(words: &[u8], hash: &str) -> Vec<u8> {
         all.extend_from_slice(b"ERR ");
     }
     all.extend_from_slice(words);
-    all.extend_from_slice(format!(" script: {hash}, on @user_script:{line}.").as_bytes());
+    all.extend_from_slice(format!(" script: {hash}, on @{chunk}:{line}.").as_bytes());
     all
 }
 
@@ -156,18 +181,22 @@ fn compile(job: &ScriptJob) -> Result<(), Vec<u8>> {
     let lua = new_lua()?;
     lua.set_memory_limit(MEMORY_MAX)
         .map_err(|error| words(&error))?;
-    function_of(&lua, job.program()).map(drop)
+    function_of(&lua, job.program(), job.kind).map(drop)
 }
 
-fn function_of(lua: &Lua, program: &[u8]) -> Result<Function, Vec<u8>> {
+fn function_of(lua: &Lua, program: &[u8], kind: JobKind) -> Result<Function, Vec<u8>> {
     let chunk = lua
         .load(program)
-        .set_name("@user_script")
+        .set_name(format!("@{}", chunk_of(kind)))
         .set_mode(ChunkMode::Text)
         .into_function();
     chunk.map_err(|error| {
         let words = String::from_utf8_lossy(&words(&error)).into_owned();
-        format!("{NOT_COMPILED}: {words}").into_bytes()
+        let head = match kind {
+            JobKind::Script | JobKind::Load => NOT_COMPILED,
+            JobKind::Library | JobKind::Function => LIBRARY_NOT_COMPILED,
+        };
+        format!("{head}: {words}").into_bytes()
     })
 }
 
@@ -179,9 +208,10 @@ fn run(job: &Lent, is_unwanted: &Arc<AtomicBool>) -> Result<ScriptValue, Vec<u8>
     });
     let lua = new_lua()?;
     let called = prepare(&lua, job, &clock).map_err(|error| words(&error))?;
-    let program = job.borrow().as_ref().map(|job| job.program().to_vec());
-    let program = program.ok_or(b"ERR the script was not executed")?;
-    let chunk = function_of(&lua, &program)?;
+    let of = |job: &ScriptJob| (job.program().to_vec(), job.kind, job.hash.clone());
+    let program = job.borrow().as_deref().map(of);
+    let (program, kind, name) = program.ok_or(b"ERR the script was not executed")?;
+    let chunk = function_of(&lua, &program, kind)?;
     drop(program);
     if let Some(job) = job.borrow_mut().as_mut() {
         job.is_compiled = true;
@@ -192,9 +222,18 @@ fn run(job: &Lent, is_unwanted: &Arc<AtomicBool>) -> Result<ScriptValue, Vec<u8>
         Ok(VmState::Continue)
     });
     hooked.map_err(|error| words(&error))?;
-    let (is_done, answer): (bool, Value) = called.call(chunk).map_err(|error| words(&error))?;
+    let function = (kind == JobKind::Function).then_some(name);
+    let (is_done, answer): (bool, Value) = called
+        .call((chunk, function))
+        .map_err(|error| words(&error))?;
     if !is_done {
         return Err(error_words(&answer));
+    }
+    if kind == JobKind::Library {
+        let lent = job.borrow();
+        let job = lent.as_deref().filter(|job| job.has_functions());
+        let job = job.ok_or(NO_FUNCTIONS)?;
+        return Ok(ScriptValue::Bulk(job.hash.clone().into_bytes()));
     }
     let mut room = Room {
         values: VALUES_MAX,
@@ -265,6 +304,36 @@ fn prepare(lua: &Lua, job: &Lent, clock: &Rc<Clock>) -> mlua::Result<Function> {
     json.raw_set("encode", encode)?;
     json.raw_set("null", Value::NULL)?;
     let bits = bits::functions(lua)?;
+    let time = Rc::clone(clock);
+    let own = Rc::clone(job);
+    let register = lua.create_function(
+        move |_, (name, description, flags): (mlua::String, Option<mlua::String>, Table)| {
+            time.look()?;
+            let bytes = |text: &mlua::String| text.as_bytes().to_vec();
+            let flags: mlua::Result<Vec<Vec<u8>>> = flags
+                .sequence_values::<mlua::String>()
+                // More are none that are known.
+                .take(FLAGS_MAX)
+                .map(|flag| Ok(bytes(&flag?)))
+                .collect();
+            let Ok(flags) = flags else {
+                return Ok(Some("unknown flag given"));
+            };
+            let made =
+                LibraryFunction::new(&name.as_bytes(), description.as_ref().map(bytes), &flags);
+            let registered = match (made, own.borrow_mut().as_mut()) {
+                (Ok(function), Some(job)) => job.register(function),
+                (Err(words), _) => Err(words),
+                (_, None) => Err("the script has ended"),
+            };
+            Ok(registered.err())
+        },
+    )?;
+    let is_library = job
+        .borrow()
+        .as_ref()
+        .is_some_and(|job| matches!(job.kind, JobKind::Library | JobKind::Function));
+    let register = is_library.then_some(register);
     let lent = job.borrow();
     // One after the other: see `reserve`.
     let strings = |words: &[Vec<u8>]| -> mlua::Result<Table> {
@@ -280,7 +349,7 @@ fn prepare(lua: &Lua, job: &Lent, clock: &Rc<Clock>) -> mlua::Result<Function> {
     };
     let prelude = lua.load(PRELUDE).set_name("@prelude");
     prelude.call((
-        call, more, over, look, MEMORY_MAX, sha1hex, keys, arguments, json, bits,
+        call, more, over, look, MEMORY_MAX, sha1hex, keys, arguments, json, bits, register,
     ))
 }
 

@@ -1,6 +1,7 @@
 -- What a script finds: Lua 5.1 without what reaches beyond it, as Redis has it. Each
 -- script has a state of its own, so whatever it changes here is gone with it.
-local raw_call, reserve, over, look, MEMORY_MAX, sha1hex, KEYS_, ARGV_, json, bits = ...
+local raw_call, reserve, over, look, MEMORY_MAX, sha1hex, KEYS_, ARGV_, json, bits,
+  raw_register = ...
 local raw_pcall, raw_xpcall, raw_error = pcall, xpcall, error
 local gsub, type, tostring, rawget = string.gsub, type, tostring, rawget
 local setmetatable, floor = setmetatable, math.floor
@@ -143,7 +144,12 @@ end
 
 -- The words of a command are held outside of Lua while it is executed.
 local WORDS_MAX, reserved = 7000, 500
+-- A library registers its functions before one of them is called.
+local is_registering = raw_register ~= nil
 local function call(...)
+  if is_registering then
+    raw_error("commands can only be called in a function, not while a library is loaded", 3)
+  end
   local count = select("#", ...)
   if count > reserved then
     if count > WORDS_MAX then
@@ -172,7 +178,63 @@ redis = {
   set_repl = function() end,
   breakpoint = function() return false end,
 }
-KEYS, ARGV = KEYS_, ARGV_
+-- Functions get theirs as arguments.
+if not raw_register then KEYS, ARGV = KEYS_, ARGV_ end
+
+local functions = {}
+local function given(is_right, words)
+  if not is_right then raw_error({ err = "ERR " .. words }, 0) end
+end
+-- By words and their order, or by names in one table.
+local function register(...)
+  given(is_registering,
+    "redis.register_function can only be called on FUNCTION LOAD command")
+  local count = select("#", ...)
+  given(count == 1 or count == 2, "wrong number of arguments to redis.register_function")
+  local name, callback = ...
+  local description, flags
+  if count == 1 then
+    given(type(name) == "table", "calling redis.register_function with a single argument " ..
+      "is only applicable to Lua table (representing named arguments).")
+    local named = name
+    name, callback = nil, nil
+    for word, value in next, named do
+      -- Numbers pass for strings, as they do everywhere.
+      if type(value) == "number" then value = tostring(value) end
+      if word == "function_name" then
+        given(type(value) == "string",
+          "function_name argument given to redis.register_function must be a string")
+        name = value
+      elseif word == "description" then
+        given(type(value) == "string",
+          "description argument given to redis.register_function must be a string")
+        description = value
+      elseif word == "callback" then
+        given(type(value) == "function",
+          "callback argument given to redis.register_function must be a function")
+        callback = value
+      elseif word == "flags" then
+        given(type(value) == "table",
+          "flags argument to redis.register_function must be a table representing function flags")
+        flags = value
+      else
+        given(false, "unknown argument given to redis.register_function")
+      end
+    end
+    given(name, "redis.register_function must get a function name argument")
+    given(callback, "redis.register_function must get a callback argument")
+  else
+    given(type(callback) == "function",
+      "second argument to redis.register_function must be a function")
+    given(type(name) == "string" or type(name) == "number",
+      "first argument to redis.register_function must be a string")
+    name = tostring(name)
+  end
+  local words = raw_register(name, description, flags or {})
+  given(not words, words)
+  functions[name] = callback
+end
+if raw_register then redis.register_function = register end
 
 -- Errors are strings with a position, as those of C's functions are.
 local function one(name, function_)
@@ -242,8 +304,17 @@ setmetatable(_G, {
   __metatable = false,
 })
 
-return function(chunk)
+return function(chunk, name)
   local is_done, answer = raw_pcall(chunk)
+  is_registering = false
+  if is_done and name then
+    local callback = functions[name]
+    if callback then
+      is_done, answer = raw_pcall(callback, KEYS_, ARGV_)
+    else
+      is_done, answer = false, "ERR the library has not registered this function this time"
+    end
+  end
   local why = over()
   if why then return false, why end
   return is_done, answer
