@@ -2,11 +2,14 @@
 
 mod cell;
 mod keyspaces;
+mod noise;
 mod pending;
+mod redis;
 mod room;
 mod scripts;
 mod serving;
 mod statistics;
 mod support;
 mod tls;
+mod tools;
 mod transactions;

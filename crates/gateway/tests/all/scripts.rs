@@ -35,7 +35,11 @@ fn ask(stream: &mut TcpStream, words: &[&str]) -> String {
     let mut answer = Vec::new();
     let mut buffer = [0; 1 << 14];
     while !answer.ends_with(last) {
-        let len = stream.read(&mut buffer).unwrap();
+        let len = match stream.read(&mut buffer) {
+            // The machine stood still.
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            read => read.unwrap(),
+        };
         assert!(len > 0, "closed after {answer:?}");
         answer.extend_from_slice(&buffer[..len]);
     }
@@ -196,6 +200,137 @@ fn scenes() -> Vec<String> {
     scenes
 }
 
+/// A library as users write them.
+const LIBRARY: &str = "#!lua name=lib
+local function head(keys, args) return {#keys, #args, keys[1] or 'none', args[1] or 'none'} end
+redis.register_function('head', head)
+redis.register_function{function_name='ro', callback=function(keys) return redis.call('get', keys[1]) end, flags={'no-writes'}, description='reads'}
+redis.register_function('err', function(keys, args) error('bad') end)
+redis.register_function('err2', function(keys, args) return redis.call('incr', keys[1]) end)
+redis.register_function('err3', function(keys, args) return redis.error_reply('MY thing') end)
+redis.register_function('err4', function(keys, args) error({err='MY thing'}) end)
+redis.register_function('err5', function(keys, args) return nosuch end)
+redis.register_function('kv', function(keys, args) return KEYS[1] end)
+redis.register_function{function_name='row', callback=function(keys, args) return redis.call('set', keys[1], 1) end, flags={'no-writes'}}
+redis.register_function('glob', function(keys, args) x = 1 end)
+redis.register_function('count', function(keys, args) return redis.call('incrby', keys[1], args[1]) end)
+";
+
+/// Words of a command by `|`.
+fn scenes_of_functions() -> Vec<String> {
+    let load = |program: &str| format!("FUNCTION|LOAD|#!lua name=a\n{program}");
+    let mut scenes: Vec<String> = [
+        "FUNCTION|FLUSH",
+        "FUNCTION|LOAD|return 1",
+        "FUNCTION|LOAD|#!lua\nreturn 1",
+        "FUNCTION|LOAD|#!lua name=\nreturn 1",
+        "FUNCTION|LOAD|#!lua name=a-b\nreturn 1",
+        "FUNCTION|LOAD|#!js name=a\nreturn 1",
+        "FUNCTION|LOAD|#!lua name=a foo=b\nreturn 1",
+        "FUNCTION|LOAD|#!lua name=a name=b\nreturn 1",
+        "FUNCTION|LOAD|#!lua name=a",
+        "FUNCTION|LOAD|FOO|#!lua name=a\nreturn 1",
+        "FUNCTION|LOAD|REPLACE",
+        "FUNCTION|LOAD",
+        "FUNCTION",
+        "FUNCTION|FOO",
+        "FCALL|nosuch|0",
+        "FCALL|nosuch|x",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    for program in [
+        "return 1",
+        "return {",
+        "redis.register_function('f')",
+        "redis.register_function()",
+        "redis.register_function(1, 2)",
+        "redis.register_function('f', 2)",
+        "redis.register_function('f-g', function() end)",
+        "redis.register_function{}",
+        "redis.register_function{function_name=1}",
+        "redis.register_function{function_name='f'}",
+        "redis.register_function{function_name='f',callback=1}",
+        "redis.register_function{callback=function() end}",
+        "redis.register_function{function_name='f',callback=function() end,flags=1}",
+        "redis.register_function{function_name='f',callback=function() end,flags={'x'}}",
+        "redis.register_function{function_name='f',callback=function() end,x=1}",
+        "redis.register_function{function_name='f',callback=function() end,[1]=1}",
+        "x = 1 redis.register_function('f', function() end)",
+        "redis.register_function{function_name='f',callback=function() return 7 end,description='d',flags={'no-writes','allow-stale'}}",
+        "redis.register_function('g', function() end)",
+    ] {
+        scenes.push(load(program));
+    }
+    scenes.extend(
+        [
+            "FCALL|f|0",
+            "FCALL_RO|F|0",
+            "FUNCTION|LIST",
+            "FUNCTION|LIST|WITHCODE",
+            "FUNCTION|LIST|LIBRARYNAME|a*|withcode",
+            "FUNCTION|LIST|LIBRARYNAME|b*",
+            "FUNCTION|LIST|LIBRARYNAME",
+            "FUNCTION|LIST|FOO",
+            "FUNCTION|LIST|WITHCODE|WITHCODE",
+            "FUNCTION|STATS",
+            "FUNCTION|LOAD|#!lua name=b\nredis.register_function('F', function() end)",
+            "FUNCTION|LOAD|REPLACE|#!lua name=a\nredis.register_function('f', function() return 8 end)",
+            "FUNCTION|LOAD|REPLACE|#!lua name=a\nreturn 1",
+            "FUNCTION|LOAD|REPLACE|#!lua name=a\nredis.register_function{function_name='f',callback=function() return 8 end,description=1}",
+            "FUNCTION|LIST",
+            "FCALL|f|0",
+            "FUNCTION|DELETE|A",
+            "FUNCTION|DELETE|a",
+            "FCALL|f|0",
+            "FUNCTION|KILL",
+            "FUNCTION|FLUSH|x",
+            "FUNCTION|FLUSH|SYNC|x",
+            "FUNCTION|FLUSH|ASYNC",
+            "FUNCTION|STATS",
+        ]
+        .map(str::to_owned),
+    );
+    scenes.push(format!("FUNCTION|LOAD|{LIBRARY}"));
+    scenes.extend(
+        [
+            "SET|k|text",
+            "FCALL|head|0",
+            "FCALL|HEAD|1|k|a|b",
+            "FCALL|head|x",
+            "FCALL|head|-1",
+            "FCALL|head|2|k",
+            "FCALL|head",
+            "FCALL|ro|1|k",
+            "FCALL_RO|ro|1|k",
+            "FCALL_RO|head|0",
+            "FCALL_RO|row|1|k",
+            "FCALL|row|1|k",
+            "FCALL|err|1|k",
+            "FCALL|err2|1|k",
+            "FCALL|err3|1|k",
+            "FCALL|err4|1|k",
+            "FCALL|err5|1|k",
+            "FCALL|kv|1|k",
+            "FCALL|glob|1|k",
+            "FCALL|count|1|n|5",
+            "FCALL|count|1|n|-2",
+            "GET|n",
+            "DEL|n|k",
+        ]
+        .map(str::to_owned),
+    );
+    scenes
+}
+
+/// An error of a command in a library of several lines names the first one here.
+fn without_line(answer: String) -> String {
+    match answer.split_once(", on @user_function:") {
+        Some((words, _)) => words.to_owned(),
+        None => answer,
+    }
+}
+
 fn assert_same(gateway: &Gateway) {
     let server = ServerProcess::start(|port| {
         let mut command = std::process::Command::new("/usr/bin/redis-server");
@@ -211,9 +346,10 @@ fn assert_same(gateway: &Gateway) {
         .unwrap();
     let mut ours = raw(connect(gateway));
     let mut different = Vec::new();
-    for scene in scenes() {
+    for scene in scenes().into_iter().chain(scenes_of_functions()) {
         let words: Vec<&str> = scene.split('|').collect();
         let answers = (ask(&mut ours, &words), ask(&mut real, &words));
+        let answers = (without_line(answers.0), without_line(answers.1));
         if answers.0 != answers.1 {
             different.push((scene, answers));
         }
@@ -484,6 +620,111 @@ fn scripts_are_kept_within_bounds() {
     assert_eq!(
         answer,
         "+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n:7\r\n+PONG\r\n+PONG\r\n"
+    );
+}
+
+/// Functions are everybody's, keep nothing between two calls, and have the bounds of scripts.
+#[test]
+fn functions_are_kept_within_bounds() {
+    let cell = TestCell::start(Mode::R1);
+    let gateway = open(|| cell.local());
+    let (mut one, mut other) = (raw(connect(&gateway)), raw(connect(&gateway)));
+    let program =
+        |body: &str| format!("#!lua name=mine\nlocal n = 0 local call = redis.call\n{body}");
+    let function = |name: &str, body: &str| {
+        program(&format!(
+            "redis.register_function('{name}', function(keys, args) {body} end)"
+        ))
+    };
+    let mut load = |program: &str| ask(&mut one, &["FUNCTION", "LOAD", "REPLACE", program]);
+    let counting = function("next", "n = n + 1 call('append', keys[1], n) return n");
+    assert_eq!(load(&counting), "$4\r\nmine\r\n");
+    let mut call = |name: &str, keys: &[&str]| {
+        let count = keys.len().to_string();
+        ask(&mut other, &[&["FCALL", name, &count], keys].concat())
+    };
+    for _ in 0..2 {
+        assert_eq!(call("next", &["k"]), ":1\r\n");
+    }
+    let several = call("next", &["k", "l"]);
+    assert!(
+        several.starts_with("-ERR a script is about one key"),
+        "{several}"
+    );
+    // What cannot be loaded leaves the one before it.
+    for (library, words) in [
+        (
+            program("while true do end"),
+            "ERR the script ran for too long",
+        ),
+        (
+            program("local s = 'x' while true do s = s .. s end"),
+            "ERR the script needs more",
+        ),
+        (
+            program("call('get', 'k')"),
+            "ERR user_function:3: commands can only be called in",
+        ),
+        (
+            program("for i = 1, 2000 do redis.register_function('f' .. i, function() end) end"),
+            "ERR too many functions in the library",
+        ),
+        (
+            program("pcall(redis.register_function)"),
+            "ERR No functions registered",
+        ),
+    ] {
+        let answer = load(&library);
+        let answer = answer.replace("Error registering functions: ERR ", "");
+        assert!(answer.starts_with(&format!("-{words}")), "{answer}");
+        assert_eq!(call("next", &["k"]), ":1\r\n");
+    }
+    assert_eq!(ask(&mut one, &["GET", "k"]), "$7\r\n1111111\r\n");
+    for (body, words) in [
+        (
+            "call('set', keys[1], 'x') while true do end",
+            "ERR the script ran for too long",
+        ),
+        (
+            "call('set', keys[1], 'x') error('no')",
+            "ERR user_function:3: no",
+        ),
+        (
+            "call('set', 'other', 'x')",
+            "ERR Script attempted to access a key",
+        ),
+        (
+            "redis.register_function('z', function() end)",
+            "ERR redis.register_function can only",
+        ),
+        (
+            "return os",
+            "ERR user_function:3: Script attempted to access nonexistent",
+        ),
+    ] {
+        let mut load = |program: &str| ask(&mut one, &["FUNCTION", "LOAD", "REPLACE", program]);
+        assert_eq!(load(&function("bad", body)), "$4\r\nmine\r\n");
+        let answer = call("bad", &["k"]);
+        assert!(answer.starts_with(&format!("-{words}")), "{answer}");
+        assert!(call("next", &["k"]).starts_with("-ERR Function not found"));
+    }
+    assert_eq!(ask(&mut one, &["GET", "k"]), "$7\r\n1111111\r\n");
+    for words in [&["FUNCTION", "DUMP"][..], &["FUNCTION", "RESTORE", "x"]] {
+        assert!(ask(&mut one, words).contains("is not here"));
+    }
+    // In a transaction they are executed one after another.
+    for words in [
+        &["MULTI"][..],
+        &["FCALL", "bad", "1", "k"],
+        &["PING"],
+        &["EXEC"],
+    ] {
+        one.write_all(&command(words)).unwrap();
+    }
+    let answer = ask(&mut one, &["PING"]);
+    assert!(
+        answer.starts_with("+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n-ERR"),
+        "{answer}"
     );
 }
 
