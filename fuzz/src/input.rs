@@ -40,7 +40,9 @@ fn cut_up(mut sent: &[u8], len_max: usize) -> Vec<Vec<u8>> {
     let mut pieces = Vec::new();
     let mut dice = len_max as u64;
     while !sent.is_empty() {
-        dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        dice = dice
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         let len = ((dice >> 33) as usize % len_max + 1).min(sent.len());
         let (piece, rest) = sent.split_at(len);
         pieces.push(piece.to_vec());

@@ -9,9 +9,7 @@ use trefoil_gateway_core::resp::{
     Function, Libraries, ScriptHash, ScriptJob, ScriptValue, Scripts,
 };
 use trefoil_gateway_core::session::{Session, Wants};
-use trefoil_gateway_core::world::{
-    Done, Now, Observer, Progress, Role, Settings, World,
-};
+use trefoil_gateway_core::world::{Done, Now, Observer, Progress, Role, Settings, World};
 
 const ITEM_LEN_MAX: usize = 2000;
 const OUT_LEN_MAX: usize = 4096;
@@ -172,7 +170,10 @@ pub fn drive<S: Session>(mut session: S, authentication: bool, chunks: &[Vec<u8>
                 Wants::Output => assert!(!out.is_empty() || driven.consumed > 0),
                 Wants::Turn => {}
                 Wants::Operation => {
-                    assert!(observer.job.is_some(), "a keyspace in memory is always ready");
+                    assert!(
+                        observer.job.is_some(),
+                        "a keyspace in memory is always ready"
+                    );
                     observer.execute();
                 }
                 Wants::Events => break,

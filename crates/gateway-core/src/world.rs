@@ -221,6 +221,11 @@ pub trait Observer {
     /// Shows all connections of the server, as far as they are known.
     fn clients(&self, _each: &mut dyn FnMut(&Client<'_>)) {}
 
+    /// The TCP port that this connection has come to; 0 if it is none.
+    fn own_port(&self) -> u16 {
+        0
+    }
+
     /// This connection's client has said something of itself: all that it has.
     fn introduce(&mut self, _said: &Introduction) {}
 

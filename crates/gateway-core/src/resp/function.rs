@@ -163,7 +163,7 @@ impl Libraries {
             );
             return Err(words.into_bytes());
         }
-        self.remove(&library.name.clone());
+        self.remove(&library.name);
         let library = Arc::new(library);
         for (index, function) in library.functions.iter().enumerate() {
             let place = (Arc::clone(&library), index);
@@ -468,6 +468,12 @@ fn list<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
     }
     let len: usize = found.iter().map(|library| library.len()).sum();
     call.world.keyspace.charge(len as u64);
+    let len_max = call.world.settings.answer_len_max;
+    if with_code && len > len_max {
+        return call.reply.error(format!(
+            "ERR the answer is longer than {len_max} bytes; ask for fewer libraries"
+        ));
+    }
     call.reply.array(found.len());
     for library in found {
         put(&mut call.reply, &library, with_code);

@@ -7,7 +7,6 @@ use super::reply::Reply;
 use super::server::REDIS_VERSION;
 use crate::keyspace::{Keyspace, Pending, REPORT_WORK, Ready as _, Totals};
 use crate::world::{Isolation, World};
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 
@@ -33,7 +32,7 @@ struct Facts {
     totals: Totals,
     statistics: BTreeMap<String, String>,
     eviction: String,
-    port: String,
+    port: u16,
     now_ms: u64,
     /// Keys that a transaction changes as one, and what becomes of others.
     transactions: (&'static str, &'static str),
@@ -132,7 +131,7 @@ impl Facts {
         lines.put("arch_bits", usize::BITS);
         lines.put("multiplexing_api", "epoll");
         self.pass(lines, "process_id", "pid");
-        lines.put("tcp_port", &self.port);
+        lines.put("tcp_port", self.port);
         lines.put("server_time_usec", self.now_ms * 1000);
         self.pass(lines, "uptime_in_seconds", "uptime");
         if let Some(uptime_s) = self.number("uptime") {
@@ -270,21 +269,6 @@ fn transactions<K: Keyspace>(world: &World<'_, K>) -> (&'static str, &'static st
     (keys, others)
 }
 
-/// The port that this connection has come to; 0 if it is none of TCP's, as Redis says.
-pub(super) fn own_port<K: Keyspace>(world: &World<'_, K>) -> String {
-    let port = RefCell::new("0".to_owned());
-    let own = world.connection;
-    world.observer.clients(&mut |client| {
-        let digits = client.own_address.rsplit_once(':').map(|(_, port)| port);
-        if client.number == own
-            && let Some(digits) = digits.filter(|digits| digits.parse::<u16>().is_ok())
-        {
-            *port.borrow_mut() = digits.to_owned();
-        }
-    });
-    port.into_inner()
-}
-
 fn facts<K: Keyspace>(call: &mut Call<'_, '_, '_, K>, totals: Totals) -> Facts {
     let mut statistics = BTreeMap::new();
     let world = &mut *call.world;
@@ -299,7 +283,7 @@ fn facts<K: Keyspace>(call: &mut Call<'_, '_, '_, K>, totals: Totals) -> Facts {
         totals,
         statistics,
         eviction: world.keyspace.eviction().to_owned(),
-        port: own_port(world),
+        port: world.observer.own_port(),
         now_ms: world.now.unix_ms,
         transactions: transactions(world),
         functions,

@@ -5,7 +5,6 @@ use super::eval::SCRIPT_TIME_MS_MAX;
 use super::execute::Call;
 use super::gather::value_len_max;
 use super::glob;
-use super::info::own_port;
 use crate::keyspace::{FLUSH_WORK, Keyspace, Pending, REPORT_WORK, Ready as _};
 use crate::world::{Command, Ending, Role};
 
@@ -88,7 +87,7 @@ fn configuration<K: Keyspace>(
         slow,
     );
     let limit_bytes = totals.unwrap_or_default().limit_bytes;
-    let port = own_port(call.world);
+    let port = call.world.observer.own_port();
     let settings = call.world.settings;
     let eviction = call.world.keyspace.eviction();
     // 0 is never; less than a second is not told.
@@ -106,7 +105,7 @@ fn configuration<K: Keyspace>(
         ("maxmemory", limit_bytes.to_string()),
         ("maxmemory-policy", format!("allkeys-{eviction}")),
         ("notify-keyspace-events", String::new()),
-        ("port", port),
+        ("port", port.to_string()),
         ("proto-max-bulk-len", value_len_max(call.world).to_string()),
         ("replicaof", String::new()),
         ("save", String::new()),

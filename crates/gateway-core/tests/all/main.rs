@@ -3,6 +3,7 @@
 mod any_bytes;
 mod corpus;
 mod deferred;
+mod fuzz_seeds;
 mod memcache_allocations;
 mod memcache_binary;
 mod memcache_binary_differential;

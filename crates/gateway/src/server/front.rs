@@ -139,6 +139,10 @@ impl<O: LoopObserver> Observer for Front<'_, O> {
         self.shared.table.clients(self.now_s, each);
     }
 
+    fn own_port(&self) -> u16 {
+        self.shared.table.own_port(self.connection)
+    }
+
     fn introduce(&mut self, said: &Introduction) {
         self.shared.table.introduce(self.connection, said);
     }

@@ -259,6 +259,16 @@ impl ConnectionTable {
         entry.map_or_else(String::new, |entry| entry.peer.clone())
     }
 
+    /// The TCP port that a connection has come to; 0 if it is none.
+    pub(super) fn own_port(&self, number: u64) -> u16 {
+        let entry = self.lock().get(&number).cloned();
+        let address = entry
+            .as_ref()
+            .and_then(|entry| entry.own_address.strip_prefix("tcp:"));
+        let port = address.and_then(|address| address.rsplit_once(':'));
+        port.and_then(|(_, port)| port.parse().ok()).unwrap_or(0)
+    }
+
     /// Takes note of what a client says of itself.
     pub(super) fn introduce(&self, number: u64, said: &Introduction) {
         let Some(entry) = self.lock().get(&number).cloned() else {
