@@ -195,6 +195,48 @@ class Operations:
         with self.assertRaisesRegex(redis.ResponseError, "nonexistent global"):
             self.client.eval("return nosuch", 0)
 
+    def test_functions(self):
+        name = fresh("f").replace("-", "_")
+        program = (
+            f"#!lua name={name}\n"
+            f"redis.register_function('{name}', "
+            "function(keys, args) return redis.call('incrby', keys[1], args[1]) end)"
+        )
+        self.assertEqual(self.client.function_load(program), name.encode())
+        key = fresh()
+        self.assertEqual(self.client.fcall(name, 1, key, 5), 5)
+        self.assertEqual(self.client.fcall(name, 1, key, 2), 7)
+        with self.assertRaisesRegex(redis.ResponseError, "already exists"):
+            self.client.function_load(program)
+        self.assertEqual(self.client.function_load(program, replace=True), name.encode())
+        self.assertEqual(len(self.client.function_list(library=name)), 1)
+        self.assertTrue(self.client.function_delete(name))
+        with self.assertRaisesRegex(redis.ResponseError, "Function not found"):
+            self.client.fcall(name, 1, key, 2)
+
+    def test_renaming(self):
+        old, new = fresh(), fresh()
+        self.client.set(old, "value", ex=1000)
+        self.assertTrue(self.client.rename(old, old))
+        self.assertFalse(self.client.msetnx({old: "other"}))
+        self.assertTrue(self.client.msetnx({new: "other"}))
+        with self.assertRaisesRegex(redis.ResponseError, "no such key"):
+            gone = fresh()
+            self.client.rename(gone, gone)
+        try:
+            self.assertTrue(self.client.rename(old, new))
+        except redis.ResponseError as error:
+            # A replicated cell changes keys one by one, and says so.
+            self.assertIn("of different keys is not here", str(error))
+            self.assertEqual(self.client.get(new), b"other")
+            self.assertEqual(self.client.get(old), b"value")
+            return
+        self.assertEqual(self.client.get(new), b"value")
+        self.assertTrue(900 < self.client.ttl(new) <= 1000)
+        self.assertTrue(self.client.copy(new, old))
+        self.assertFalse(self.client.renamenx(new, old))
+        self.assertEqual(self.client.mget(old, new), [b"value", b"value"])
+
     def test_scan_and_flush(self):
         self.client.flushall()
         keys = {fresh("scan").encode() for _ in range(300)}
@@ -213,6 +255,9 @@ class Operations:
         self.assertEqual(self.client.echo("hello"), b"hello")
         self.assertGreater(self.client.client_id(), 0)
         self.assertIs(self.client.client_setname("clients"), True)
+        names = [client["name"] for client in self.client.client_list(_type="normal")]
+        self.assertIn("clients", names)
+        self.assertEqual(self.client.client_kill_filter(_type="pubsub"), 0)
         self.assertIs(self.client.select(0), True)
         self.assertIn("redis_version", self.client.info())
         self.assertIn("maxmemory", self.client.config_get("maxmemory"))
