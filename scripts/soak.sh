@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # The longer checks: lints, memory model, interpreter, fuzzing, many more seeds.
 # FUZZ_SECONDS per target, SOAK_SEEDS, SOAK_WHOLE_SEEDS, SOAK_MOVE_SEEDS,
-# SOAK_RESIZE_SEEDS, SOAK_REPLACE_SEEDS, SOAK_LINKED_SEEDS, SOAK_OPERATIONS, SOAK_CHAOS_S and
-# SOAK_LOCKS_S can be set from outside; what scripts/upgrade.sh takes, too.
+# SOAK_RESIZE_SEEDS, SOAK_REPLACE_SEEDS, SOAK_SCRIPT_SEEDS, SOAK_LINKED_SEEDS,
+# SOAK_OPERATIONS, SOAK_CHAOS_S and SOAK_LOCKS_S can be set from outside; what
+# scripts/upgrade.sh takes, too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/stages.sh
@@ -12,6 +13,7 @@ whole_seeds=${SOAK_WHOLE_SEEDS:-5000000}
 move_seeds=${SOAK_MOVE_SEEDS:-200000}
 resize_seeds=${SOAK_RESIZE_SEEDS:-100000}
 replace_seeds=${SOAK_REPLACE_SEEDS:-200000}
+script_seeds=${SOAK_SCRIPT_SEEDS:-5000}
 linked_seeds=${SOAK_LINKED_SEEDS:-50000}
 operations=${SOAK_OPERATIONS:-20000000}
 chaos_s=${SOAK_CHAOS_S:-1800}
@@ -133,6 +135,9 @@ stage "linked store, a mutant for each safety rule" \
 stage "loom" loom
 stage "Miri" miri
 stage "fuzzing, $fuzz_seconds s a target" fuzz
+stage "scripts and functions of Redis's clients, $script_seeds programs" \
+  env TREFOIL_NOISE_SEEDS="$script_seeds" \
+  cargo test --release --locked -p trefoil-gateway --test all noise::
 stage "simulator, $seeds seeds" \
   cargo run --release --locked --quiet -p trefoil --features full -- sim --seed 1000000 --seeds "$seeds"
 stage "simulator, whole client, $whole_seeds seeds" \

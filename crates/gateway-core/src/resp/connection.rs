@@ -8,6 +8,8 @@ use crate::world::{Client, Introduction, Role, Settings};
 
 /// Longest name of a connection.
 const NAME_LEN_MAX: usize = 1024;
+/// What is kept of the name of a client's library, and of its version.
+const LIBRARY_LEN_MAX: usize = 64;
 /// Who one is without a name.
 const DEFAULT_USER: &[u8] = b"default";
 const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
@@ -69,12 +71,12 @@ impl Mute {
 }
 
 /// In letters that spoil no list of clients.
-fn printable(name: &[u8]) -> String {
+fn printable(name: &[u8], len_max: usize) -> String {
     let letter = |byte: &u8| match byte.is_ascii_graphic() {
         true => char::from(*byte),
         false => '?',
     };
-    name.iter().take(NAME_LEN_MAX).map(letter).collect()
+    name.iter().take(len_max).map(letter).collect()
 }
 
 impl Identity {
@@ -126,7 +128,7 @@ impl Identity {
         let role = call.world.observer.authenticate(name, password);
         if role.is_some() {
             self.role = role;
-            self.said.user = printable(name);
+            self.said.user = printable(name, NAME_LEN_MAX);
         }
         role.is_some()
     }
@@ -136,7 +138,7 @@ impl Identity {
         if !is_word(name) {
             return Err("ERR Client names cannot contain spaces, newlines or special characters.");
         }
-        self.said.name = printable(name);
+        self.said.name = printable(name, NAME_LEN_MAX);
         Ok(())
     }
 }
@@ -577,7 +579,7 @@ pub(super) fn client<K: Keyspace>(call: &mut Call<'_, '_, '_, K>, identity: &mut
             } else {
                 let (name, version) = &mut identity.said.library;
                 let place = if is_name { name } else { version };
-                *place = printable(call.arguments.get(3));
+                *place = printable(call.arguments.get(3), LIBRARY_LEN_MAX);
                 call.world.observer.introduce(&identity.said);
                 call.reply.simple("OK");
             }
