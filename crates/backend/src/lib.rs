@@ -84,7 +84,7 @@ pub use listen::{ListenError, ListenOptions, Listeners, UnixSocket, take_port};
 pub use local::LocalStore;
 pub use memory::{MEMORY_LIMIT_MIN, MemoryError};
 pub use metrics::{METRICS, MetricInfo, encode_certificate};
-pub use options::{FabricOptions, ServerOptions};
+pub use options::{FabricOptions, OwnPlace, ServerOptions};
 pub use pace::{RECOVERY_RATE_MIN, REPAIR_RATE_MIN};
 pub use process::{Cpu, Resident};
 pub use repair::{REPAIR_DEFAULT, RepairOptions};

@@ -165,8 +165,9 @@ pub const METRICS: [MetricInfo; 47] = [
     counter("trefoil_lease_renewals", "Renewals of the lease that readers check", Process(|p| one(p.lease_renewals))),
     counter("trefoil_lease_renewals_late", "Renewals more than twice their period after the one before",
         Process(|p| one(p.lease_renewals_late))),
-    labelled(gauge("trefoil_config_store_trouble", "1 while a configuration store on other machines does not answer, or is refused", Process(|p| by([
+    labelled(gauge("trefoil_config_store_trouble", "1 while a configuration store on other machines does not answer, or is refused, or knows another process as this backend", Process(|p| by([
         ("away", p.config_store_away.into()), ("refused", p.config_store_refused.into()),
+        ("usurped", (!p.registered_elsewhere.is_empty()).into()),
     ]))), &["kind"]),
     counter("trefoil_fabric_messages", "Messages through shared-memory rings", Process(|p| one(p.fabric_messages))),
     gauge("trefoil_fabric_clients", "Clients with message rings", Process(|p| one(p.fabric_clients))),

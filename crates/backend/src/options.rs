@@ -4,7 +4,7 @@ use crate::repair::RepairOptions;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use trefoil_cell::{BackendLock, ConfigStore, RpcAddress};
+use trefoil_cell::{BackendConfig, BackendLock, ConfigStore, RpcAddress};
 use trefoil_layout::limits::LAYOUT_VERSION;
 
 /// How a server is run. What all backends of a cell agree on is in its
@@ -22,7 +22,10 @@ pub struct ServerOptions {
     /// place was given to another one must not begin ([`ConfigStoreError::PlaceTaken`]).
     ///
     /// [`ConfigStoreError::PlaceTaken`]: trefoil_cell::ConfigStoreError::PlaceTaken
-    pub place: Option<RpcAddress>,
+    pub place: Option<OwnPlace>,
+    /// The Unix socket at which a process that serves is found by the one that takes it over,
+    /// where that is not the first address in the configuration.
+    pub local: Option<RpcAddress>,
     /// Bound on the resident bytes of the whole process.
     pub memory_limit: u64,
     /// Partitions of each member; `None` for as many as suit its share of the memory
@@ -52,6 +55,23 @@ pub struct ServerOptions {
     /// is for tests: it stands for another release.
     #[doc(hidden)]
     pub layout_version: u8,
+}
+
+/// Where the configuration names a process as its backend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnPlace {
+    /// One of the addresses.
+    pub address: RpcAddress,
+    /// What tells it from others at that address, where there may be others
+    /// ([`BackendConfig::place`](trefoil_cell::BackendConfig::place)).
+    pub name: Option<String>,
+}
+
+impl OwnPlace {
+    /// Whether the configuration names this.
+    pub fn is(&self, backend: &BackendConfig) -> bool {
+        backend.addresses.contains(&self.address) && backend.place == self.name
+    }
 }
 
 /// How messages over shared memory are served; `None` for the fabric's own defaults.
@@ -93,6 +113,7 @@ impl ServerOptions {
             members,
             locks: Vec::new(),
             place: None,
+            local: None,
             memory_limit: 1 << 30,
             partition_count: None,
             huge_pages: true,

@@ -18,7 +18,7 @@ use crate::follow;
 use crate::handover;
 use crate::lease::{self, LEASE};
 use crate::lending::Lending;
-use crate::listen::{ListenOptions, Listeners};
+use crate::listen::{ListenError, ListenOptions, Listeners};
 use crate::local::LocalStore;
 use crate::member::Member;
 use crate::memory::MemoryBound;
@@ -55,6 +55,9 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// How often, and how long between, it is tried to take a predecessor's port for metrics.
 const METRICS_LOOKS: u32 = 100;
 const METRICS_PAUSE: Duration = Duration::from_millis(50);
+/// How long a predecessor that has let go may take to close its port.
+const PORT_PATIENCE: Duration = Duration::from_secs(10);
+const PORT_PAUSE: Duration = Duration::from_millis(20);
 /// Bytes of a huge page.
 const HUGE_PAGE_LEN: u64 = 2 << 20;
 /// Members with less than this do without huge pages: their memory comes and goes in too
@@ -146,7 +149,7 @@ impl Server {
         }
         let lock = handover::await_lock(lock)?;
         running.state.doors().locks = vec![lock];
-        let listeners = Listeners::bind(&ListenOptions {
+        let listeners = bind_after_predecessor(&ListenOptions {
             metrics: None,
             ..listen.clone()
         })?;
@@ -318,6 +321,7 @@ impl Running {
         let mut state = State::new(members, bound, config_store, config, begun, behind, lending);
         state.layout_version = options.layout_version.into();
         state.recovery_rate = options.recovery_rate;
+        state.local = options.local.clone();
         let (stopping, _) = watch::channel(false);
         Ok(Running {
             state: Arc::new(state),
@@ -477,11 +481,12 @@ impl Running {
                 None => TcpAccess::Token(Arc::new(token)),
                 Some(tls) => TcpAccess::Certificates(tls.clone()),
             };
+            let closing = state.closing.subscribe();
             tokio::spawn(transport::rpc_over_tcp(
                 listener,
                 access,
                 state,
-                stopping.clone(),
+                (stopping.clone(), closing),
             ));
         }
         if let Some(unix) = unix {
@@ -546,6 +551,19 @@ impl std::fmt::Debug for Running {
     }
 }
 
+/// Takes the sockets of a predecessor that has let go of them a moment ago.
+fn bind_after_predecessor(options: &ListenOptions) -> Result<Listeners, ListenError> {
+    let by = Instant::now() + PORT_PATIENCE;
+    loop {
+        match Listeners::bind(options) {
+            Err(error) if error.is_port_in_use() && Instant::now() < by => {
+                std::thread::sleep(PORT_PAUSE);
+            }
+            result => return result,
+        }
+    }
+}
+
 fn check(options: &ServerOptions, config: &CellConfig) -> Result<(), StartError> {
     if options.members.is_empty() {
         return Err(StartError::NoMembers);
@@ -571,7 +589,7 @@ fn check_place(options: &ServerOptions, config: &CellConfig) -> Result<(), Confi
     };
     for &number in &options.members {
         if let Some(place) = config.backend(number)
-            && !place.addresses.contains(own)
+            && !own.is(place)
         {
             let texts: Vec<String> = place.addresses.iter().map(ToString::to_string).collect();
             let holder = texts.join(", ");

@@ -13,8 +13,8 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Instant;
-use tokio::sync::Notify;
-use trefoil_cell::{BackendLock, CellConfig, ConfigStore, Incarnations};
+use tokio::sync::{Notify, watch};
+use trefoil_cell::{BackendLock, CellConfig, ConfigStore, Incarnations, RpcAddress};
 use trefoil_fabric::shm::{Progress, Target};
 use trefoil_layout::control;
 use trefoil_layout::limits::LAYOUT_VERSION;
@@ -78,6 +78,11 @@ pub(crate) struct State {
     pub(crate) doors: Mutex<Doors>,
     /// Rung when the backend's number has moved to another process.
     pub(crate) retirement: Arc<Notify>,
+    /// Turns true when nobody else is to come in over TCP.
+    pub(crate) closing: watch::Sender<bool>,
+    /// The Unix socket at which a process of this backend on this host is found, where the
+    /// configuration does not say.
+    pub(crate) local: Option<RpcAddress>,
 }
 
 /// See [`State::doors`].
@@ -130,6 +135,8 @@ impl State {
             stopping: AtomicBool::new(false),
             doors: Mutex::default(),
             retirement: Arc::default(),
+            closing: watch::channel(false).0,
+            local: None,
         }
     }
 
@@ -207,6 +214,7 @@ impl State {
             member.end_service();
         }
         drop(doors.unix.take());
+        self.closing.send_replace(true);
         if let Some(target) = self.target.get() {
             let mut target = target.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(target) = target.as_mut() {
@@ -216,6 +224,11 @@ impl State {
         // Last: a successor may begin once the locks are free.
         doors.locks.clear();
         true
+    }
+
+    /// What is to be told of another process that is registered as a backend of this one.
+    pub(crate) fn usurper(&self) -> Option<String> {
+        self.doors().locks.iter().find_map(BackendLock::usurper)
     }
 
     /// Whether that is done.

@@ -78,12 +78,13 @@ async fn stopped(mut stopping: Stopping) {
     let _ = stopping.wait_for(|stopping| *stopping).await;
 }
 
-/// Serves gRPC over TCP.
+/// Serves gRPC over TCP, until the server stops. Once it is `closing`, nobody else comes in,
+/// and another process may have the port.
 pub(crate) async fn rpc_over_tcp(
     listener: TcpListener,
     access: TcpAccess,
     state: Arc<State>,
-    stopping: Stopping,
+    (stopping, closing): (Stopping, Stopping),
 ) {
     let accept = || async {
         let (stream, from) = listener.accept().await?;
@@ -92,7 +93,7 @@ pub(crate) async fn rpc_over_tcp(
     };
     let guests = Guests::default();
     let complaints = Arc::<Complaints>::default();
-    accept_each(accept, CONNECTION_COUNT_MAX, &stopping, |(stream, from)| {
+    let served = accept_each(accept, CONNECTION_COUNT_MAX, &stopping, |(stream, from)| {
         let place = guests.come_in();
         let (state, stopping) = (Arc::clone(&state), stopping.clone());
         let encrypted = match &access {
@@ -111,8 +112,11 @@ pub(crate) async fn rpc_over_tcp(
                 }
             }
         }
-    })
-    .await;
+    });
+    tokio::select! {
+        () = served => {}
+        () = stopped(closing) => {}
+    }
 }
 
 /// Serves a client whose certificate is believed. It is a guest until then; one that

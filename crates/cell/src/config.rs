@@ -63,6 +63,12 @@ pub struct BackendConfig {
     /// Unix socket where its shared memory is handed over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fabric_socket: Option<PathBuf>,
+    /// Which process it is, of all that may ever serve at these addresses. Over TCP another
+    /// host may be given the same address; there it is the boot of the host and the lock of
+    /// the backend, or the name of a spare. `None` where the addresses tell: sockets that no
+    /// other process ever has, or that a lock in their directory guards.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<String>,
 }
 
 impl BackendConfig {
@@ -245,18 +251,29 @@ impl CellConfig {
         addresses: &[RpcAddress],
         fabric_socket: Option<&Path>,
     ) -> Option<CellConfig> {
+        self.with_backend(BackendConfig {
+            number,
+            addresses: addresses.to_vec(),
+            fabric_socket: fabric_socket.map(Path::to_owned),
+            place: None,
+        })
+    }
+
+    /// The same with all that the configuration says of a backend.
+    pub fn with_backend(&self, backend: BackendConfig) -> Option<CellConfig> {
         let config_id = self.config_id.checked_add(1)?;
         let mut next = CellConfig {
             config_id,
             ..self.clone()
         };
-        let place = next.backends.get_mut(number as usize)?;
-        *place = BackendConfig {
-            number,
-            addresses: addresses.to_vec(),
-            fabric_socket: fabric_socket.map(Path::to_owned),
-        };
+        let place = next.backends.get_mut(backend.number as usize)?;
+        *place = backend;
         (config_id != CONFIG_ID_CHANGING).then_some(next)
+    }
+
+    /// Whether its backends may be on several hosts.
+    pub fn is_spread(&self) -> bool {
+        self.backends.iter().any(|backend| backend.place.is_some())
     }
 
     /// Whether `next` is this configuration but for places that have changed hands, and

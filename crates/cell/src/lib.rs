@@ -44,7 +44,10 @@ pub use store::{
     EmbeddedStore, FileError, Incarnations, is_ending, wait_out,
 };
 #[cfg(feature = "etcd")]
-pub use store::{EtcdSettings, EtcdStore, Held, Leadership, SpareRegistration, TlsFiles};
+pub use store::{
+    EtcdSettings, EtcdStore, Founder, FounderRegistration, Founders, Held, Leadership,
+    SpareRegistration, TlsFiles,
+};
 pub use token::{
     TOKEN_FILE_VARIABLE, Token, TokenError, TokenFile, credentials, named_token_problem, read_token,
 };

@@ -35,6 +35,7 @@ pub fn encode_config(config: &CellConfig) -> v1::CellConfig {
             .as_ref()
             .map(|path| path.display().to_string())
             .unwrap_or_default(),
+        place: backend.place.clone().unwrap_or_default(),
     });
     v1::CellConfig {
         life: config.life,
@@ -62,6 +63,9 @@ pub fn decode_config(message: &v1::CellConfig) -> Result<CellConfig, WireError> 
             fabric_socket: Some(&backend.fabric_socket)
                 .filter(|path| !path.is_empty())
                 .map(Into::into),
+            place: Some(&backend.place)
+                .filter(|place| !place.is_empty())
+                .cloned(),
         })
     };
     let hash = message.hash.as_ref();

@@ -78,7 +78,7 @@ pub use mutate::SetOptions;
 pub use owned::{OwnedHit, OwnedLookup};
 pub use reload::{CorpusFormat, ReloadError, Reloaded};
 pub use rpc::is_nobody_there;
-pub use served::{Served, served};
+pub use served::{Served, Unanswered, served, set_memory_limit_at};
 pub use submit::Completion;
 pub use trefoil_client_core::fill::{FillTicket, NoTicket, TICKET_LEN};
 pub use trefoil_client_core::get::MissReason;

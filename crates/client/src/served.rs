@@ -5,6 +5,7 @@ use crate::rpc::Rpc;
 use std::time::Duration;
 use trefoil_cell::{CellConfig, Incarnations, RpcAddress};
 use trefoil_rpc::v1;
+use trefoil_tls::Tls;
 
 /// What a process with backends serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,17 +16,74 @@ pub struct Served {
     pub begun: Incarnations,
 }
 
-/// Asks the server at each address, one after the other, what it serves.
-pub fn served(addresses: &[RpcAddress]) -> Vec<Result<Served, String>> {
-    let rpc = Rpc::new(CONNECT_PATIENCE, None);
-    let ask_one = |address| ask(&rpc, address, CONNECT_PATIENCE);
-    addresses.iter().map(ask_one).collect()
+/// Asks the server at each address, all at once, what it serves; over TCP with TLS, if
+/// certificates are given.
+pub fn served(addresses: &[RpcAddress], tls: Option<&Tls>) -> Vec<Result<Served, Unanswered>> {
+    let rpc = Rpc::new(CONNECT_PATIENCE, tls.cloned());
+    let ask_one = |address: &RpcAddress| ask(&rpc, address, CONNECT_PATIENCE);
+    // One behind a dead link takes all of its patience.
+    std::thread::scope(|scope| {
+        let asking = |address| scope.spawn(move || ask_one(address));
+        let asked: Vec<_> = addresses.iter().map(asking).collect();
+        let died = |_| Err("the call panicked".to_owned().into());
+        let answers = asked.into_iter().map(|one| one.join().unwrap_or_else(died));
+        answers.collect()
+    })
 }
 
-pub(crate) fn ask(rpc: &Rpc, address: &RpcAddress, patience: Duration) -> Result<Served, String> {
+/// Sets the memory bound of the process that serves at `address`, in bytes; what it holds
+/// now.
+pub fn set_memory_limit_at(address: &RpcAddress, bytes: u64) -> Result<u64, String> {
+    let rpc = Rpc::new(CONNECT_PATIENCE, None);
     let mut client = rpc.open(address)?;
-    let call = async { client.config(v1::ConfigRequest {}).await };
-    let answer = rpc.wait(call, patience)?.into_inner();
+    let request = v1::SetMemoryLimitRequest { bytes };
+    let call = async { client.set_memory_limit(request).await };
+    let answer = rpc.wait(call, CONNECT_PATIENCE)?;
+    Ok(answer.into_inner().resident_bytes)
+}
+
+/// Why a server has not said what it serves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unanswered {
+    /// For people.
+    pub why: String,
+    /// The two have no authority in common, or one's certificate is not what it has to be:
+    /// waiting does not help.
+    pub is_handshake: bool,
+}
+
+impl std::fmt::Display for Unanswered {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.why)
+    }
+}
+
+impl From<String> for Unanswered {
+    fn from(why: String) -> Self {
+        Unanswered {
+            why,
+            is_handshake: false,
+        }
+    }
+}
+
+pub(crate) fn ask(
+    rpc: &Rpc,
+    address: &RpcAddress,
+    patience: Duration,
+) -> Result<Served, Unanswered> {
+    let mut client = rpc.open(address)?;
+    let mut is_handshake = false;
+    let call = async {
+        let answer = client.config(v1::ConfigRequest {}).await;
+        if let Err(status) = &answer {
+            is_handshake = trefoil_rpc::handshake_error(status).is_some();
+        }
+        answer
+    };
+    let answer = rpc.wait(call, patience);
+    let answer = answer.map_err(|why| Unanswered { why, is_handshake })?;
+    let answer = answer.into_inner();
     let config = trefoil_cell::decode_config(&answer.config.unwrap_or_default());
     let begun = answer.begun.into_iter();
     Ok(Served {

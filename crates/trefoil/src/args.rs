@@ -486,6 +486,28 @@ pub(crate) struct ResizeArgs {
     pub json: bool,
 }
 
+/// Where a backend of a cell on several hosts is reached by the others. Unset ones come from
+/// the configuration file.
+#[derive(Args, Debug, Clone, Default)]
+#[command(next_help_heading = "A cell on several hosts")]
+pub(crate) struct HostArgs {
+    /// Address of the RPC service, which the cell's other hosts and clients reach; the ports of further backends here are the next ones
+    #[arg(long, value_name = "HOST:PORT")]
+    pub listen: Option<String>,
+    /// By which name or address they reach it, and its certificate names it [default: --listen]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub advertise: Option<String>,
+    /// Directory with a backend's certificate (ca.pem, cert.pem, key.pem): hosts and clients speak TLS, with those that have one of the same authority
+    #[arg(long, value_name = "DIR")]
+    pub certs: Option<PathBuf>,
+    /// What may be reached from other machines without TLS: rpc (needs --token-file), metrics
+    #[arg(long, value_name = "WHAT", value_delimiter = ',')]
+    pub plaintext: Vec<Plaintext>,
+    /// Without certificates: the token by which hosts and clients know each other, the same on all hosts
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+}
+
 #[derive(Args, Debug, Clone)]
 pub(crate) struct UpArgs {
     /// Directory of the cell: configuration, sockets, locks
@@ -523,6 +545,16 @@ pub(crate) struct UpArgs {
     pub restart: Option<Restart>,
     #[command(flatten)]
     pub store: StoreArgs,
+    /// Of a cell on several hosts: the numbers of the backends that are here, 0 to --backends - 1; the other hosts have the others
+    #[arg(
+        long,
+        value_name = "N",
+        value_delimiter = ',',
+        help_heading = "A cell on several hosts"
+    )]
+    pub here: Vec<u32>,
+    #[command(flatten)]
+    pub host: HostArgs,
 }
 
 /// What becomes of a process that has died.
@@ -556,6 +588,9 @@ pub(crate) struct RestoreArgs {
     /// Backends that do not answer are dead: go on without what they know
     #[arg(long)]
     pub accept_loss: bool,
+    /// Directory with certificates, where backends are on several hosts
+    #[arg(long, env = "TREFOIL_CERTS", value_name = "DIR")]
+    pub certs: Option<PathBuf>,
     /// Machine-readable
     #[arg(long)]
     pub json: bool,
@@ -582,6 +617,9 @@ pub(crate) struct ControllerArgs {
     /// Address of the Prometheus metrics, or off
     #[arg(long, value_name = "HOST:PORT|off", default_value = "off")]
     pub metrics: String,
+    /// Directory with certificates, where backends are on several hosts
+    #[arg(long, env = "TREFOIL_CERTS", value_name = "DIR")]
+    pub certs: Option<PathBuf>,
 }
 
 #[derive(Args, Debug, Clone)]
@@ -598,7 +636,7 @@ pub(crate) struct SpareArgs {
     /// The cell: etcd://host:port[,host:port…]/path
     #[arg(long, value_name = "ADDR")]
     pub store: String,
-    /// Directory for its sockets: the cell's, or one of its own on the same host
+    /// Directory for its sockets: the cell's, or one of its own
     #[arg(long, value_name = "DIR")]
     pub dir: PathBuf,
     #[command(flatten)]
@@ -630,6 +668,8 @@ pub(crate) struct SpareArgs {
     /// Bytes a second that it copies from others when it recovers; 0 sets no limit [default: 0]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub recovery_rate: Option<ByteSize>,
+    #[command(flatten)]
+    pub host: HostArgs,
 }
 
 #[derive(Args, Debug, Clone)]
@@ -657,6 +697,10 @@ pub(crate) struct BackendArgs {
     pub allow_user: Vec<String>,
     #[command(flatten)]
     pub store: StoreArgs,
+    #[arg(long, value_delimiter = ',')]
+    pub here: Vec<u32>,
+    #[command(flatten)]
+    pub host: HostArgs,
 }
 
 #[derive(Args, Debug, Clone)]

@@ -2,8 +2,11 @@
 
 use crate::args::CellAddress;
 use crate::failure::Failure;
+use std::path::Path;
 use std::time::{Duration, Instant};
-use trefoil_client::{Cell, Client, ConnectError, Options, Presence, tls_for};
+use trefoil_client::{
+    Cell, CertFiles, CertUse, Client, ConnectError, Options, Presence, Tls, tls_for,
+};
 
 /// How long a server that is starting may take to leave its token.
 const TOKEN_PATIENCE: Duration = Duration::from_millis(800);
@@ -47,6 +50,12 @@ impl Waiting {
         std::thread::sleep(PAUSE);
         true
     }
+}
+
+/// The certificates in a directory, for a client of servers over TCP.
+pub(crate) fn tls(certs: Option<&Path>) -> Result<Option<Tls>, Failure> {
+    let read = |directory| Tls::read(&CertFiles::in_directory(directory), CertUse::Client);
+    certs.map(read).transpose().map_err(Failure::of)
 }
 
 /// The cell at `address`, whose configuration somebody has.

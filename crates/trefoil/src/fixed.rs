@@ -55,6 +55,12 @@ impl Fixed {
                 format!("{:?}", args.restart.unwrap_or(up::RESTART_DEFAULT)),
             ),
             ("spares", shown(&args.spares.or(Some(up::SPARES_DEFAULT)))),
+            ("here", shown(&args.here)),
+            ("listen", shown(&args.host.listen)),
+            ("advertise", shown(&args.host.advertise)),
+            ("certs", shown(&args.host.certs)),
+            ("plaintext", shown(&args.host.plaintext)),
+            ("token_file", shown(&args.host.token_file)),
         ]);
         fixed.add_store(&args.store);
         fixed
@@ -176,6 +182,8 @@ mod tests {
             restart: None,
             spares: None,
             store: StoreArgs::default(),
+            here: Vec::new(),
+            host: crate::args::HostArgs::default(),
         };
         check(Fixed::of_up(&up), &[&UP_KEYS[..], &STORE_KEYS].concat());
         let gateway = GatewayArgs {

@@ -258,6 +258,7 @@ fn config(mode: Mode, args: &ServeArgs, listeners: &Listeners) -> CellConfig {
         number,
         addresses: listeners.rpc_addresses(),
         fabric_socket: listeners.fabric_socket().map(Path::to_owned),
+        place: None,
     };
     CellConfig {
         life: settings::random_life(),

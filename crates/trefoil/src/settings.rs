@@ -13,6 +13,7 @@ use std::time::Duration;
 use trefoil_backend::{
     MEMORY_LIMIT_MIN, RECOVERY_RATE_MIN, REPAIR_DEFAULT, REPAIR_RATE_MIN, RepairOptions,
 };
+use trefoil_cell::RpcAddress;
 use trefoil_layout::HashKind;
 use trefoil_layout::limits::{PARTITION_COUNT_MAX, VALUE_LEN_LIMIT, VALUE_LEN_MAX_DEFAULT};
 
@@ -66,7 +67,7 @@ pub(crate) const SERVE_KEYS: [&str; 10] = [
     "plaintext",
     "restart",
 ];
-pub(crate) const UP_KEYS: [&str; 10] = [
+pub(crate) const UP_KEYS: [&str; 16] = [
     "dir",
     "store",
     "mode",
@@ -77,6 +78,12 @@ pub(crate) const UP_KEYS: [&str; 10] = [
     "allow_user",
     "restart",
     "spares",
+    "here",
+    "listen",
+    "advertise",
+    "certs",
+    "plaintext",
+    "token_file",
 ];
 pub(crate) const GATEWAY_KEYS: [&str; 4] = ["cell", "certs", "metrics", "plaintext"];
 
@@ -91,6 +98,9 @@ struct File {
     load: Option<PathBuf>,
     restart: Option<Restart>,
     spares: Option<u32>,
+    #[serde(default)]
+    here: Vec<u32>,
+    advertise: Option<String>,
     mode: Option<String>,
     #[serde(default, deserialize_with = "size")]
     memory: Option<ByteSize>,
@@ -263,16 +273,33 @@ impl StoreSettings {
 
 /// The memory limit of a running cell, as its settings had it last.
 pub(crate) struct MemoryLimit {
-    address: String,
+    reach: Reach,
     memory: u64,
     /// Every backend has taken it.
     is_taken: bool,
 }
 
+/// Which backends have the limit.
+enum Reach {
+    /// All of the cell at this address.
+    Cell(String),
+    /// Those at these Unix sockets: the others are other hosts'.
+    Here(Vec<(u32, RpcAddress)>),
+}
+
 impl MemoryLimit {
     pub(crate) fn new(address: &str, memory: u64) -> Self {
         MemoryLimit {
-            address: address.to_owned(),
+            reach: Reach::Cell(address.to_owned()),
+            memory,
+            is_taken: true,
+        }
+    }
+
+    /// Of some backends of a cell, at their Unix sockets.
+    pub(crate) fn of(sockets: Vec<(u32, RpcAddress)>, memory: u64) -> Self {
+        MemoryLimit {
+            reach: Reach::Here(sockets),
             memory,
             is_taken: true,
         }
@@ -295,8 +322,17 @@ impl MemoryLimit {
         if memory == self.memory && self.is_taken {
             return Ok(());
         }
-        let cell = trefoil_client::Cell::connect_with(&self.address, None).map_err(Failure::of)?;
-        let results = cell.set_memory_limit(memory);
+        let results: Vec<(u32, Result<u64, String>)> = match &self.reach {
+            Reach::Cell(address) => {
+                let cell = trefoil_client::Cell::connect_with(address, None);
+                cell.map_err(Failure::of)?.set_memory_limit(memory)
+            }
+            Reach::Here(sockets) => {
+                let set = |socket| trefoil_client::set_memory_limit_at(socket, memory);
+                let sockets = sockets.iter();
+                sockets.map(|(number, at)| (*number, set(at))).collect()
+            }
+        };
         let is_taken = |result: &Result<u64, String>| result.is_ok();
         if results.iter().any(|(_, result)| is_taken(result)) {
             self.memory = memory;
@@ -366,6 +402,17 @@ pub(crate) fn up_with_file(mut args: UpArgs) -> Result<UpArgs, Failure> {
     }
     args.restart = args.restart.or(file.restart);
     args.spares = args.spares.or(file.spares);
+    if args.here.is_empty() {
+        args.here = file.here;
+    }
+    let host = &mut args.host;
+    host.listen = host.listen.take().or(file.listen);
+    host.advertise = host.advertise.take().or(file.advertise);
+    host.certs = host.certs.take().or(file.certs);
+    host.token_file = host.token_file.take().or(file.token_file);
+    if host.plaintext.is_empty() {
+        host.plaintext = file.plaintext;
+    }
     Ok(args)
 }
 

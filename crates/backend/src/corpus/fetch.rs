@@ -370,6 +370,7 @@ mod tests {
             number,
             addresses: vec![store.rpc_socket(number).unwrap()],
             fabric_socket: None,
+            place: None,
         };
         let config = CellConfig {
             life: 11,

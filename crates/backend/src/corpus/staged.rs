@@ -132,6 +132,7 @@ mod tests {
             number,
             addresses: listeners.rpc_addresses(),
             fabric_socket: None,
+            place: None,
         };
         let config = CellConfig {
             life: 7,

@@ -53,6 +53,7 @@ impl Cell {
                 number: 0,
                 addresses: vec![RpcAddress::Unix(between.clone())],
                 fabric_socket: Some(store.fabric_socket(0).unwrap()),
+                place: None,
             }],
             hash: KeyHasher::default(),
             value_len_max: 1 << 20,

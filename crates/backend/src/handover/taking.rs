@@ -297,9 +297,10 @@ impl Predecessor {
     ) -> Result<Self, HandoverError> {
         let (config, number) = (state.config(), member.number);
         let unreachable = |why: String| HandoverError::Unreachable { number, why };
-        let address = config
-            .backend(number)
-            .and_then(|backend| backend.addresses.first())
+        let configured = || config.backend(number)?.addresses.first();
+        let local = state.local.as_ref();
+        let address = local
+            .or_else(configured)
             .ok_or_else(|| unreachable("it has no address".into()))?;
         let endpoint = trefoil_cell::endpoint(address).map_err(|e| unreachable(e.to_string()))?;
         let channel = endpoint.connect_timeout(CONNECT_PATIENCE).connect_lazy();

@@ -105,6 +105,16 @@ pub enum ListenError {
 }
 
 impl ListenError {
+    /// Whether another process has the port.
+    pub(crate) fn is_port_in_use(&self) -> bool {
+        match self {
+            ListenError::PortInUse { .. } => true,
+            ListenError::Choose { error, .. } => error.is_port_in_use(),
+            ListenError::Several(all) => all.iter().all(ListenError::is_port_in_use),
+            _ => false,
+        }
+    }
+
     fn of(mut all: Vec<ListenError>) -> Self {
         match all.len() {
             1 => all.swap_remove(0),

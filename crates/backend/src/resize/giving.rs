@@ -598,6 +598,7 @@ mod tests {
             number,
             addresses: vec![store.rpc_socket(number).unwrap()],
             fabric_socket: None,
+            place: None,
         }
     }
 

@@ -76,6 +76,7 @@ fn process(state: &State) -> v1::ProcessStats {
         fabric_clients: fabric.rings_open,
         config_store_away: state.store_away.load(Ordering::Relaxed),
         config_store_refused: state.store_refused.load(Ordering::Relaxed),
+        registered_elsewhere: state.usurper().unwrap_or_default(),
         certificate: state.tls.get().map(|tls| certificate(&tls.status())),
     }
 }

@@ -40,6 +40,7 @@ impl Cell {
                 number: 0,
                 addresses: vec![store.rpc_socket(0).unwrap()],
                 fabric_socket: None,
+                place: None,
             }],
             hash: KeyHasher::default(),
             value_len_max: 1 << 20,

@@ -39,6 +39,7 @@ impl Cell {
             number,
             addresses: vec![store.rpc_socket(number).unwrap()],
             fabric_socket: None,
+            place: None,
         };
         let config = CellConfig {
             life: LIFE,

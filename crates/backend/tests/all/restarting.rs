@@ -15,6 +15,7 @@ fn a_second_life_has_an_epoch_of_its_own() {
         number,
         addresses: vec![store.rpc_socket(number).unwrap()],
         fabric_socket: Some(store.fabric_socket(number).unwrap()),
+        place: None,
     };
     let mut config = CellConfig {
         life: 7,

@@ -88,6 +88,7 @@ fn a_backend_recovers_from_the_others_over_tcp_by_its_certificate() {
         number,
         addresses: listeners.rpc_addresses(),
         fabric_socket: None,
+        place: None,
     });
     let config = CellConfig {
         life: LIFE,

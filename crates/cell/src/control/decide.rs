@@ -163,10 +163,10 @@ impl Controller {
         if is_loss && !self.rules.replace_lost {
             return Err(Hindrance::WouldLose { backend });
         }
-        let spare =
-            pick(view, &layouts).map_err(|unusable| Hindrance::NoSpare { backend, unusable })?;
+        let spare = pick(view, backend, &layouts)
+            .map_err(|unusable| Hindrance::NoSpare { backend, unusable })?;
         let next = config
-            .with_place(backend, &spare.addresses, spare.fabric_socket.as_deref())
+            .with_backend(spare.as_backend(backend))
             .ok_or(Hindrance::NoConfigId { backend })?;
         let from = config.backend(backend).map(|b| b.addresses.clone());
         let mut replacements = view.replacements.clone();
@@ -227,13 +227,19 @@ fn last_replaced(view: &View) -> Option<u32> {
     (place.addresses == last.to).then_some(last.backend)
 }
 
-/// The first spare that can take a place.
-fn pick<'v>(view: &'v View, layouts: &BTreeSet<u16>) -> Result<&'v Spare, Vec<Unusable>> {
+/// A spare that can take a backend's place: the first on a host where none of those is that
+/// hold copies of what it held; else the first of all.
+fn pick<'v>(
+    view: &'v View,
+    backend: u32,
+    layouts: &BTreeSet<u16>,
+) -> Result<&'v Spare, Vec<Unusable>> {
     let mut unusable = Vec::new();
+    let mut usable = Vec::new();
+    let backends = &view.config.backends;
     for spare in &view.spares {
         // It has a place, and is about to say so.
-        let has_place = |addresses: &Vec<RpcAddress>| *addresses == spare.addresses;
-        if view.config.backends.iter().any(|b| has_place(&b.addresses)) {
+        if backends.iter().any(|place| spare.is(place)) {
             continue;
         }
         let (process, host) = (spare.process, spare.host.clone());
@@ -253,7 +259,15 @@ fn pick<'v>(view: &'v View, layouts: &BTreeSet<u16>) -> Result<&'v Spare, Vec<Un
             unusable.push(Unusable::Host { process, host });
             continue;
         }
-        return Ok(spare);
+        usable.push(spare);
     }
-    Err(unusable)
+    let mates = mates(&view.config, backend);
+    let hosts: BTreeSet<&str> = mates
+        .iter()
+        .filter_map(|mate| view.backends.get(mate))
+        .map(|mate| mate.boot.as_str())
+        .collect();
+    let is_apart = |spare: &&&Spare| !hosts.contains(spare.boot.as_str());
+    let apart = usable.iter().find(is_apart);
+    apart.or(usable.first()).copied().ok_or(unusable)
 }

@@ -1,7 +1,7 @@
 //! What the store held at one moment, and what is to be written.
 
 use crate::address::RpcAddress;
-use crate::config::CellConfig;
+use crate::config::{BackendConfig, CellConfig};
 use crate::store::Incarnations;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -81,6 +81,26 @@ pub struct Spare {
     pub addresses: Vec<RpcAddress>,
     /// Where it would hand its memory over.
     pub fabric_socket: Option<PathBuf>,
+    /// What would tell it from others at these addresses ([`BackendConfig::place`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<String>,
+}
+
+impl Spare {
+    /// What the configuration says of backend `number` while this process is it.
+    pub fn as_backend(&self, number: u32) -> BackendConfig {
+        BackendConfig {
+            number,
+            addresses: self.addresses.clone(),
+            fabric_socket: self.fabric_socket.clone(),
+            place: self.place.clone(),
+        }
+    }
+
+    /// Whether the configuration names this process as that backend.
+    pub fn is(&self, backend: &BackendConfig) -> bool {
+        self.addresses == backend.addresses && self.place == backend.place
+    }
 }
 
 /// The process that decides.

@@ -14,6 +14,11 @@ pub struct BackendLock {
 pub(super) trait Claim: Debug + Send + Sync {
     /// See [`BackendLock::begin_incarnation`].
     fn begin_incarnation(&self, number: u32, life: u64) -> Result<u32, ConfigStoreError>;
+
+    /// See [`BackendLock::usurper`].
+    fn usurper(&self) -> Option<String> {
+        None
+    }
 }
 
 impl BackendLock {
@@ -34,6 +39,12 @@ impl BackendLock {
     /// has forgotten what its predecessor acknowledged.
     pub fn begin_incarnation(&self, life: u64) -> Result<u32, ConfigStoreError> {
         self.claim.begin_incarnation(self.number, life)
+    }
+
+    /// Of a store with leases: that another process is registered as this backend, and what
+    /// to do. It may be so when this one could not say for the time of a lease that it lives.
+    pub fn usurper(&self) -> Option<String> {
+        self.claim.usurper()
     }
 }
 

@@ -203,6 +203,22 @@ impl DirectoryStore {
         Ok(BackendLock::new(number, locked))
     }
 
+    /// Device and inode of the lock of backend `number`, which is made if it is not there: it is
+    /// never removed, so that two processes with one lock are never both the backend.
+    #[cfg(feature = "etcd")]
+    pub(super) fn lock_identity(&self, number: u32) -> Result<(u64, u64), ConfigStoreError> {
+        let path = self.directory.join(format!("backend-{number}.lock"));
+        let metadata = match std::fs::metadata(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                drop(FileLock::try_acquire(&path)?);
+                std::fs::metadata(&path)
+            }
+            found => found,
+        };
+        let metadata = metadata.map_err(|e| fail("inspect", &path, e))?;
+        Ok((metadata.dev(), metadata.ino()))
+    }
+
     fn config_path(&self) -> PathBuf {
         self.directory.join("cell.json")
     }

@@ -16,9 +16,11 @@ use std::collections::BTreeMap;
 /// nothing to forget, and its votes would count.
 pub type Incarnations = BTreeMap<u32, u32>;
 
-/// The format of the record that this release writes. It is not written as long as it is the
-/// first, which had no number.
-const FORMAT: u64 = 1;
+/// The newest format of a record that this release knows. The first had no number. The second
+/// names the processes of a cell whose backends are on several hosts: a release that does not
+/// know these would give a place away, and leave the former process's name there.
+const FORMAT: u64 = 2;
+const FORMAT_SPREAD: u64 = 2;
 /// Where a record says which format it has.
 const FORMAT_FIELD: &str = "format";
 /// What this release knows of a record and of a backend in it.
@@ -37,7 +39,7 @@ const FIELDS: [&str; 13] = [
     "change",
     FORMAT_FIELD,
 ];
-const BACKEND_FIELDS: [&str; 3] = ["number", "addresses", "fabric_socket"];
+const BACKEND_FIELDS: [&str; 4] = ["number", "addresses", "fabric_socket", "place"];
 
 /// Fields of a record that a newer release has written and this one does not know.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -133,6 +135,9 @@ impl Document {
         if let Some(change) = &self.change {
             value["change"] = change.as_str().into();
         }
+        if self.config.is_spread() {
+            value[FORMAT_FIELD] = FORMAT_SPREAD.into();
+        }
         self.unknown.add_to(&mut value);
         let mut bytes = serde_json::to_vec_pretty(&value)?;
         bytes.push(b'\n');
@@ -202,6 +207,7 @@ mod tests {
             number,
             addresses: vec![RpcAddress::Unix("/run/a.sock".into())],
             fabric_socket: Some("/run/a.fabric".into()),
+            place: None,
         };
         CellConfig {
             life: 7,
@@ -237,6 +243,11 @@ mod tests {
     #[test]
     fn every_field_that_is_written_is_known() {
         let mut all = full();
+        // As one on this host alone.
+        assert_eq!(as_json(&all)[FORMAT_FIELD], Value::Null);
+        for backend in &mut all.config.backends {
+            backend.place = Some("a boot:1:2".to_owned());
+        }
         all.config.mode = Mode::R2;
         all.config.corpus = Some(crate::CorpusId {
             digest: crate::CorpusDigest(1 << 100),
@@ -255,11 +266,8 @@ mod tests {
             names.sort_unstable();
             names
         };
-        // The format is written from the second on.
-        let written: Vec<&str> = (FIELDS.into_iter())
-            .filter(|name| *name != FORMAT_FIELD)
-            .collect();
-        assert_eq!(names(&record), sorted(&written));
+        assert_eq!(names(&record), sorted(&FIELDS));
+        assert_eq!(record[FORMAT_FIELD], FORMAT_SPREAD);
         assert_eq!(names(&record["backends"][0]), sorted(&BACKEND_FIELDS));
         assert_eq!(parse(&record), Ok(all));
     }

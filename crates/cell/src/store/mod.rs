@@ -16,7 +16,10 @@ pub use document::Incarnations;
 pub use embedded::EmbeddedStore;
 pub use ending::is_ending;
 #[cfg(feature = "etcd")]
-pub use etcd::{EtcdSettings, EtcdStore, Held, Leadership, SpareRegistration, TlsFiles};
+pub use etcd::{
+    EtcdSettings, EtcdStore, Founder, FounderRegistration, Founders, Held, Leadership,
+    SpareRegistration, TlsFiles,
+};
 pub use file::FileError;
 pub use patience::wait_out;
 
@@ -182,6 +185,53 @@ pub enum ConfigStoreError {
         /// Its host.
         host: String,
     },
+    /// Hosts that begin a cell together have given one number twice.
+    #[error(
+        "{address}: another host is to be backend {number}, process {process} on {host} at {at}: give each host a number of its own (--here)"
+    )]
+    NumberTaken {
+        /// Which store.
+        address: String,
+        /// The number.
+        number: u32,
+        /// The other's process.
+        process: u32,
+        /// Its host.
+        host: String,
+        /// Where it would serve.
+        at: String,
+    },
+    /// They differ about what the cell is to be.
+    #[error(
+        "{address}: {host} begins this cell with {theirs}, and this host with {ours}: give both the same"
+    )]
+    OtherPlan {
+        /// Which store.
+        address: String,
+        /// The other host.
+        host: String,
+        /// What it says.
+        theirs: String,
+        /// What was said here.
+        ours: String,
+    },
+    /// The configuration names another place for a backend than this host.
+    #[error(
+        "backend {number} of the cell in {address} is at {holder}{}, and not at {own}: if that machine is lost, start a spare here (`trefoil cell spare`), which takes its place; else give this host another number (--here), or the address that it had",
+        registered_text(registered)
+    )]
+    PlaceElsewhere {
+        /// Which store.
+        address: String,
+        /// Which backend.
+        number: u32,
+        /// Where it is.
+        holder: String,
+        /// Who is registered as it, in words.
+        registered: Option<String>,
+        /// Where this process would be it.
+        own: String,
+    },
     /// Another process was given this backend's place.
     #[error(
         "the place of backend {number} was given to another process, at {holder}: what this one held is of no use any more. Start it as a spare (`trefoil cell spare`)"
@@ -313,6 +363,11 @@ impl ConfigStoreError {
 
 fn id_text(id: Option<TopologyId>) -> String {
     id.map_or_else(|| "none".to_owned(), |id| id.to_string())
+}
+
+fn registered_text(registered: &Option<String>) -> String {
+    let text = |who| format!(" ({who})");
+    registered.as_ref().map_or_else(String::new, text)
 }
 
 fn pid_text(pid: Option<u32>) -> String {

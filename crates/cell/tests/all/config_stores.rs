@@ -23,6 +23,7 @@ pub(crate) fn config(config_id: u32) -> CellConfig {
             "unix:/run/trefoil/rpc".parse().unwrap(),
         ],
         fabric_socket: (number > 0).then(|| "/run/trefoil/fabric".into()),
+        place: None,
     };
     CellConfig {
         life: LIFE,

@@ -17,6 +17,7 @@ pub(crate) fn config(mode: Mode, count: u32) -> CellConfig {
         number,
         addresses: vec![format!("unix:/cell/backend-{number}.sock").parse().unwrap()],
         fabric_socket: Some(format!("/cell/backend-{number}.fabric").into()),
+        place: None,
     };
     CellConfig {
         life: 7,
@@ -54,6 +55,7 @@ pub(crate) fn spare(name: &str) -> Spare {
         memory: 1 << 30,
         addresses: vec![format!("unix:/cell/spare-{name}.sock").parse().unwrap()],
         fabric_socket: Some(format!("/cell/spare-{name}.fabric").into()),
+        place: None,
     }
 }
 

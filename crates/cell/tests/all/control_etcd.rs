@@ -176,7 +176,7 @@ fn a_place_is_registered_by_whom_the_configuration_names() {
     let directory = DirectoryStore::create(&place.folder("spare")).unwrap();
     let (own, other) = (spare(&store), spare(&store));
     store.compare_and_swap(None, &config(1)).unwrap();
-    let claim = |spare: &Spare| store.claim_place(1, &spare.addresses, &directory);
+    let claim = |spare: &Spare| store.claim_place(1, spare, &directory);
     let taken = claim(&own).unwrap_err();
     assert!(
         matches!(&taken, ConfigStoreError::PlaceTaken { number: 1, holder } if holder.contains("7412")),
@@ -222,7 +222,7 @@ fn starts_that_etcd_has_forgotten_are_noticed_by_spares() {
     store.compare_and_swap(None, &given).unwrap();
     let backup = place.backup();
     let begin = |store: &EtcdStore| {
-        let lock = store.claim_place(1, &own.addresses, &directory)?;
+        let lock = store.claim_place(1, &own, &directory)?;
         lock.begin_incarnation(given.life)
     };
     assert_eq!((begin(&store).unwrap(), begin(&store).unwrap()), (1, 2));

@@ -92,6 +92,7 @@ fn config(mode: Mode, address: SocketAddr) -> CellConfig {
         number,
         addresses: vec![address.to_string().parse().unwrap()],
         fabric_socket: None,
+        place: None,
     };
     CellConfig {
         life: 1,

@@ -67,6 +67,7 @@ impl Real {
             number,
             addresses: addresses.clone(),
             fabric_socket: Some(named(number)),
+            place: None,
         };
         let config = CellConfig {
             life: 1,

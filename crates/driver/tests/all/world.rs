@@ -247,6 +247,7 @@ fn config(mode: Mode, count: u32, config_id: u32) -> CellConfig {
         number,
         addresses: vec![RpcAddress::Unix(format!("/nowhere/{config_id}").into())],
         fabric_socket: None,
+        place: None,
     };
     CellConfig {
         life: 1,

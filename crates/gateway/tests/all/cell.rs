@@ -53,11 +53,13 @@ impl TestCell {
                     port: silent.port(),
                 }],
                 fabric_socket: None,
+                place: None,
             },
             _ => BackendConfig {
                 number,
                 addresses: listeners.rpc_addresses(),
                 fabric_socket: listen.fabric.clone(),
+                place: None,
             },
         };
         let config = CellConfig {

@@ -96,6 +96,7 @@ pub(super) fn backend_at(number: u32, address: RpcAddress) -> BackendConfig {
         number,
         addresses: vec![address],
         fabric_socket: None,
+        place: None,
     }
 }
 

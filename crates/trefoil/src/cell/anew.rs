@@ -3,11 +3,12 @@
 
 use std::collections::BTreeSet;
 use trefoil_cell::{CellConfig, ConfigStoreError, EtcdStore, RpcAddress};
+use trefoil_tls::Tls;
 
 /// Has `store` go on with what etcd holds, if that is another life of the cell than was
 /// known, and all backends that answer serve just that; whether it does. For processes that
 /// hold nothing of the former life. An old backup is served by nobody.
-pub(super) fn follow(store: &EtcdStore, error: &ConfigStoreError) -> bool {
+pub(super) fn follow(store: &EtcdStore, error: &ConfigStoreError, tls: Option<&Tls>) -> bool {
     let ConfigStoreError::Older {
         found: Some(found),
         known,
@@ -22,7 +23,7 @@ pub(super) fn follow(store: &EtcdStore, error: &ConfigStoreError) -> bool {
     let Ok(Some(held)) = store.look() else {
         return false;
     };
-    let served = trefoil_client::served(&addresses(&held.config));
+    let served = trefoil_client::served(&addresses(&held.config), tls);
     let served: BTreeSet<(u64, u32)> = served
         .into_iter()
         .flatten()

@@ -3,6 +3,7 @@
 use crate::args::BackendArgs;
 use crate::cell::home::Home;
 use crate::cell::resize;
+use crate::cell::spread::Spread;
 use crate::failure::{Failure, Outcome};
 use crate::settings::StoreSettings;
 use serde::{Deserialize, Serialize};
@@ -13,6 +14,7 @@ use std::sync::Arc;
 use trefoil_backend::{ListenOptions, Listeners, ServerOptions};
 use trefoil_cell::{BackendRegistry, CellConfig, ConfigStoreError, RpcAddress};
 use trefoil_client::Served;
+use trefoil_tls::Tls;
 
 /// What a spare is told, as a line of JSON.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -29,7 +31,8 @@ pub(super) fn run(args: BackendArgs) -> Outcome {
     crate::logging::start();
     // A backend does not outlive the process that watches it.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM));
-    let home = Home::open(&args.dir, args.config_store.as_deref())?;
+    let spread = Spread::of(&args.host, &args.here)?;
+    let home = Home::open(&args.dir, args.config_store.as_deref())?.on_several_hosts(spread)?;
     let (store, directory) = (home.registry(), home.directory());
     let takes_over = args.take_over || args.spare;
     let settings = StoreSettings::from(&args.store);
@@ -58,6 +61,11 @@ pub(super) fn run(args: BackendArgs) -> Outcome {
         users: crate::users::policy(&args.allow_user)?,
         ..ListenOptions::default()
     };
+    let listen = match home.spread() {
+        None => listen,
+        Some(spread) => spread.listen(number, listen),
+    };
+    let own_socket = || directory.rpc_socket(number).map_err(Failure::of);
     let options = ServerOptions {
         memory_limit: to_be.memory,
         partition_count: settings.partition_count,
@@ -65,11 +73,8 @@ pub(super) fn run(args: BackendArgs) -> Outcome {
         repair: settings.repair,
         recovery_rate: settings.recovery_rate,
         load: args.load,
-        // Others have places to give away only there.
-        place: match store.is_remote() {
-            true => Some(directory.rpc_socket(number).map_err(Failure::of)?),
-            false => None,
-        },
+        place: home.own_place(number).map_err(Failure::of)?,
+        local: home.spread().map(|_| own_socket()).transpose()?,
         ..ServerOptions::new(Arc::clone(&store) as _, vec![number])
     };
     if args.join {
@@ -99,7 +104,7 @@ pub(super) fn run(args: BackendArgs) -> Outcome {
     }
     let lock = store.claim(number).map_err(Failure::of)?;
     if store.is_remote() {
-        check_peers(&*store, &home.address(), Some(number)).map_err(Failure::of)?;
+        check_peers(&*store, &home.address(), Some(number), home.tls()).map_err(Failure::of)?;
         // Again: from now on, whoever would give the place away finds that somebody has it.
         check_place(&home, number)?;
     }
@@ -143,12 +148,27 @@ pub(super) fn check_peers(
     store: &dyn BackendRegistry,
     address: &str,
     own: Option<u32>,
+    tls: Option<&Tls>,
 ) -> Result<(), ConfigStoreError> {
     let none = || ConfigStoreError::NoCellInEtcd(address.to_owned());
     let config = store.load()?.ok_or_else(none)?;
     let others = config.backends.iter().filter(|b| Some(b.number) != own);
     let addresses: Vec<RpcAddress> = others.flat_map(|b| b.addresses.first().cloned()).collect();
-    let answers = trefoil_client::served(&addresses);
+    let answers = trefoil_client::served(&addresses, tls);
+    let is_none = answers.iter().all(Result::is_err);
+    let refusals = answers.iter().filter_map(|answer| answer.as_ref().err());
+    if let Some(refusal) = refusals.clone().find(|refusal| refusal.is_handshake) {
+        // One that reaches nobody recovers from nobody, and nobody reaches it.
+        match is_none {
+            true => {
+                return Err(ConfigStoreError::Refused {
+                    address: address.to_owned(),
+                    reason: format!("no other backend of the cell is reached: {refusal}"),
+                });
+            }
+            false => tracing::error!(why = %refusal, "another backend of the cell is not reached"),
+        }
+    }
     let answers: Vec<Served> = answers.into_iter().flatten().collect();
     let Some(served) = answers.iter().max_by_key(|served| served.config.config_id) else {
         return Ok(());

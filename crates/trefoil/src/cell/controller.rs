@@ -24,7 +24,7 @@ use trefoil_cell::control::{
     Controller, DEAD_AFTER_MIN, Health, Hindrance, Plan, Replacement, Rules, View,
 };
 use trefoil_cell::{ConfigStoreError, EtcdStore, Leadership};
-use trefoil_client::{Cell, ConnectError};
+use trefoil_client::{Cell, ConnectError, Tls};
 use trefoil_gateway::observe::Endpoint;
 
 /// The store is looked at so often in the time after which a backend counts as dead.
@@ -44,7 +44,8 @@ pub(super) fn run(args: &ControllerArgs) -> Outcome {
     let view = store.view().map_err(Failure::of)?;
     let cell = view.ok_or_else(|| Failure::of(none()))?.config.cell;
     let signals = Signals::new()?;
-    let running = Running::begin(store, rules)?;
+    let tls = crate::connect::tls(args.certs.as_deref())?;
+    let running = Running::begin(store, rules, tls)?;
     let endpoint = match metrics {
         None => None,
         Some(listener) => {
@@ -102,11 +103,12 @@ pub(super) struct Running {
 }
 
 impl Running {
-    pub(super) fn begin(store: EtcdStore, rules: Rules) -> Result<Self, Failure> {
+    pub(super) fn begin(store: EtcdStore, rules: Rules, tls: Option<Tls>) -> Result<Self, Failure> {
         let figures = Arc::<Mutex<Figures>>::default();
         let mut watch = Watch {
             address: store.address().to_string(),
             store,
+            tls,
             controller: Controller::new(rules),
             began: Instant::now(),
             leadership: None,
@@ -145,6 +147,8 @@ impl Drop for Running {
 
 struct Watch {
     store: EtcdStore,
+    /// What is spoken with backends over TCP, if it is TLS.
+    tls: Option<Tls>,
     address: String,
     controller: Controller,
     began: Instant,
@@ -163,7 +167,7 @@ impl Watch {
             Ok(None) => return self.cannot("there is no cell in etcd any more"),
             Err(error) => {
                 // If it is, the next look sees it.
-                anew::follow(&self.store, &error);
+                anew::follow(&self.store, &error, self.tls.as_ref());
                 return self.cannot(&error.to_string());
             }
         };
@@ -176,7 +180,7 @@ impl Watch {
         let result = match due.is_empty() {
             true => Ok(None),
             false => {
-                let health = match ask(&self.address) {
+                let health = match ask(&self.address, self.tls.clone()) {
                     Ok(health) => health,
                     Err(why) => return self.cannot(&why),
                 };
@@ -307,8 +311,8 @@ impl Watch {
 
 /// How the backends are, by what they say themselves; nothing of those that do not answer.
 /// `Err`: what etcd holds is not to be gone by, because they serve something newer.
-fn ask(address: &str) -> Result<BTreeMap<u32, Health>, String> {
-    let cell = match Cell::connect_with(address, None) {
+fn ask(address: &str, tls: Option<Tls>) -> Result<BTreeMap<u32, Health>, String> {
+    let cell = match Cell::connect_with(address, tls) {
         Ok(cell) => cell,
         Err(ConnectError::Config(error)) => return Err(error.to_string()),
         Err(_) => return Ok(BTreeMap::new()),

@@ -1,13 +1,16 @@
 //! Where the cell of `cell up` is: its sockets and locks in a directory, its
 //! configuration there, too, or in etcd.
 
+use crate::cell::spread::Spread;
 use crate::failure::Failure;
 use std::path::Path;
 use std::sync::Arc;
+use trefoil_backend::OwnPlace;
 use trefoil_cell::{
     BackendConfig, BackendRegistry, CellAddress, CellConfig, ConfigStoreError, DirectoryStore,
-    EtcdAddress, EtcdSettings, EtcdStore,
+    EtcdAddress, EtcdSettings, EtcdStore, RpcAddress,
 };
+use trefoil_tls::Tls;
 
 /// See the module.
 #[derive(Clone)]
@@ -15,6 +18,8 @@ pub(super) struct Home {
     directory: DirectoryStore,
     /// `None`: the directory's.
     etcd: Option<EtcdStore>,
+    /// Of a cell on several hosts.
+    spread: Option<Arc<Spread>>,
 }
 
 impl Home {
@@ -42,7 +47,87 @@ impl Home {
                 Some(store.in_directory(directory.clone()).map_err(Failure::of)?)
             }
         };
-        Ok(Home { directory, etcd })
+        Ok(Home {
+            directory,
+            etcd,
+            spread: None,
+        })
+    }
+
+    /// The same for a cell on several hosts, some of whose backends are here.
+    pub(super) fn on_several_hosts(mut self, spread: Option<Spread>) -> Result<Self, Failure> {
+        let Some(spread) = spread else {
+            return Ok(self);
+        };
+        let Some(etcd) = self.etcd.take() else {
+            return Err(Failure::Usage(
+                "a cell on several hosts has its configuration in etcd: give --store etcd://host:port/path".into(),
+            ));
+        };
+        self.spread = Some(Arc::new(spread));
+        let here = self.backends_here().map_err(Failure::of)?;
+        self.etcd = Some(etcd.with_backends_here(here));
+        Ok(self)
+    }
+
+    /// What of a cell on several hosts is here.
+    pub(super) fn spread(&self) -> Option<&Spread> {
+        self.spread.as_deref()
+    }
+
+    /// What is spoken with servers over TCP, if it is TLS.
+    pub(super) fn tls(&self) -> Option<&Tls> {
+        self.spread.as_ref()?.tls.as_ref()
+    }
+
+    /// The cell in etcd, if it is there.
+    pub(super) fn etcd(&self) -> Option<&EtcdStore> {
+        self.etcd.as_ref()
+    }
+
+    /// Backends of a cell on several hosts that are here, as the configuration has to name
+    /// them.
+    pub(super) fn backends_here(&self) -> Result<Vec<BackendConfig>, ConfigStoreError> {
+        let sites = self.spread.iter().flat_map(|spread| &spread.sites);
+        let backend = |(&number, site): (&u32, &crate::cell::spread::Site)| {
+            Ok(BackendConfig {
+                number,
+                addresses: vec![site.advertised.clone()],
+                fabric_socket: Some(self.directory.fabric_socket(number)?),
+                place: Some(EtcdStore::place_in(&self.directory, number)?),
+            })
+        };
+        sites.map(backend).collect()
+    }
+
+    /// Where the configuration has to name backend `number` for a process of this directory,
+    /// if others have places to give away: only a store on other machines has.
+    pub(super) fn own_place(&self, number: u32) -> Result<Option<OwnPlace>, ConfigStoreError> {
+        match self.etcd {
+            None => Ok(None),
+            Some(_) => self.place_of(number).map(Some),
+        }
+    }
+
+    fn place_of(&self, number: u32) -> Result<OwnPlace, ConfigStoreError> {
+        let site = self.spread.as_ref().and_then(|s| s.sites.get(&number));
+        Ok(match site {
+            None => OwnPlace {
+                address: self.directory.rpc_socket(number)?,
+                name: None,
+            },
+            Some(site) => OwnPlace {
+                address: site.advertised.clone(),
+                name: Some(EtcdStore::place_in(&self.directory, number)?),
+            },
+        })
+    }
+
+    /// The Unix sockets of backends of a cell on several hosts that are here.
+    pub(super) fn sockets_here(&self) -> Result<Vec<(u32, RpcAddress)>, ConfigStoreError> {
+        let numbers = self.spread.iter().flat_map(|spread| spread.sites.keys());
+        let socket = |&number| Ok((number, self.directory.rpc_socket(number)?));
+        numbers.map(socket).collect()
     }
 
     /// Who holds the configuration, and knows the backends.
@@ -65,6 +150,7 @@ impl Home {
                 number,
                 addresses: vec![self.directory.rpc_socket(number)?],
                 fabric_socket: Some(self.directory.fabric_socket(number)?),
+                place: None,
             })
         };
         (0..count).map(backend).collect()
@@ -72,10 +158,10 @@ impl Home {
 
     /// Where the process is that has a backend's place, if that is none of this directory.
     pub(super) fn other_holder(&self, config: &CellConfig, number: u32) -> Option<String> {
-        let addresses = &config.backend(number)?.addresses;
-        let own = self.directory.rpc_socket(number).ok()?;
-        let texts: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-        (!addresses.contains(&own)).then(|| texts.join(", "))
+        let place = config.backend(number)?;
+        let own = self.place_of(number).ok()?;
+        let texts: Vec<String> = place.addresses.iter().map(ToString::to_string).collect();
+        (!own.is(place)).then(|| texts.join(", "))
     }
 
     /// As clients name the cell.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use trefoil_cell::Mode;
-use trefoil_client::Cell;
+use trefoil_client::{Cell, Tls};
 
 /// How long the cell may take to be whole again after a step.
 const HEALTH_PATIENCE: Duration = Duration::from_secs(300);
@@ -31,6 +31,15 @@ pub(super) struct Ground<'g> {
     pub(super) spares: &'g mut Spares,
     /// Backends that have moved to spares: their former processes' places are empty.
     pub(super) drained: &'g mut BTreeSet<u32>,
+}
+
+impl Ground<'_> {
+    /// One of those that run here.
+    fn backend_mut(&mut self, number: u32) -> Result<&mut Backend, OrderError> {
+        let mut backends = self.backends.iter_mut();
+        let backend = backends.find(|backend| backend.number() == number);
+        backend.ok_or(OrderError::NotRunning(number))
+    }
 }
 
 /// An order that is being carried out.
@@ -119,7 +128,8 @@ impl Plan {
             } => {
                 let Some(look) = looks else {
                     if now >= *again {
-                        *looks = Some(look_at(ground.address.to_owned()));
+                        let tls = ground.starter.home.tls().cloned();
+                        *looks = Some(look_at(ground.address.to_owned(), tls));
                     }
                     return Ok(true);
                 };
@@ -141,11 +151,11 @@ impl Plan {
                 self.next(now, ground).await
             }
             At::Moves { step, since } => {
-                let backend = &mut ground.backends[step.number as usize];
+                let backend = ground.backend_mut(step.number)?;
                 let Some(moved) = backend.take_moved() else {
                     return Ok(true);
                 };
-                let number = step.number;
+                let (number, pid) = (step.number, backend.pid());
                 moved.map_err(|why| OrderError::NotMoved { number, why })?;
                 // By any other move it has a process of its own again; a spare is started for
                 // the one that has ended.
@@ -154,8 +164,8 @@ impl Plan {
                     false => ground.drained.remove(&number),
                 };
                 let event = Event {
-                    backend: Some(step.number),
-                    pid: Some(backend.pid()),
+                    backend: Some(number),
+                    pid: Some(pid),
                     took_ms: Some(now.saturating_duration_since(*since).as_millis() as u64),
                     release: Some(step.program.release().to_owned()),
                     ..Event::of("moved")
@@ -216,7 +226,8 @@ impl Plan {
             pid = child.id(),
             "the backend moves to another process"
         );
-        ground.backends[number as usize].move_to(child, &step.program, now)?;
+        let backend = ground.backend_mut(number)?;
+        backend.move_to(child, &step.program, now)?;
         self.at = At::Moves { step, since: now };
         Ok(true)
     }
@@ -237,12 +248,14 @@ enum Steps {
 
 /// What an order comes to.
 async fn steps(order: Order, ground: &mut Ground<'_>) -> Result<Steps, OrderError> {
-    let count = ground.backends.len() as u32;
-    let check = |number: u32| match number < count {
+    let all: Vec<u32> = ground.backends.iter().map(Backend::number).collect();
+    let is_spread = ground.starter.home.spread().is_some();
+    let check = |number: u32| match all.contains(&number) {
         true => Ok(()),
+        false if is_spread => Err(OrderError::OnOtherHost(number)),
         false => Err(OrderError::NoSuchBackend {
             number,
-            last: count - 1,
+            last: all.len() as u32 - 1,
         }),
     };
     if ground.mode == Mode::R2 {
@@ -263,22 +276,21 @@ async fn steps(order: Order, ground: &mut Ground<'_>) -> Result<Steps, OrderErro
             let are_named = !backends.is_empty();
             let mut numbers = backends;
             if numbers.is_empty() {
-                numbers = (0..count).collect();
+                numbers.clone_from(&all);
             }
-            let steps = numbers.into_iter().map(|number| {
-                let program = ground.backends[number as usize].program();
-                step(number, program, false, are_named)
-            });
-            Steps::Moves(steps.collect())
+            let mut steps = VecDeque::new();
+            for number in numbers {
+                let program = ground.backend_mut(number)?.program();
+                steps.push_back(step(number, program, false, are_named));
+            }
+            Steps::Moves(steps)
         }
         Order::Upgrade { binary } => {
             let program = Program::open(&binary).await;
             let program = program.map_err(OrderError::BadProgram)?;
-            let others = (0..count).filter(|number| {
-                let runs = ground.backends[*number as usize].program();
-                !runs.is_same(&program)
-            });
-            let steps = others.map(|number| step(number, &program, false, false));
+            let backends = ground.backends.iter();
+            let others = backends.filter(|backend| !backend.program().is_same(&program));
+            let steps = others.map(|b| step(b.number(), &program, false, false));
             let steps: VecDeque<Step> = steps.collect();
             ground
                 .spares
@@ -335,9 +347,13 @@ async fn is_here(number: u32, ground: &Ground<'_>) -> Result<(), OrderError> {
 }
 
 /// Whether every backend is up and has all that it should have; else which is not.
-pub(super) fn look_at(address: String) -> JoinHandle<Result<(), String>> {
+pub(super) fn look_at(address: String, tls: Option<Tls>) -> JoinHandle<Result<(), String>> {
     tokio::task::spawn_blocking(move || {
-        let cell = Cell::connect(&address).map_err(|error| error.to_string())?;
+        let cell = match tls {
+            None => Cell::connect(&address),
+            tls => Cell::connect_with(&address, tls),
+        };
+        let cell = cell.map_err(|error| error.to_string())?;
         for answer in cell.stats() {
             let number = answer.number;
             let stats = answer

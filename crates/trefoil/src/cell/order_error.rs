@@ -121,7 +121,16 @@ pub(super) enum OrderError {
     )]
     PlaceElsewhere { number: u32, at: String },
 
+    #[error(
+        "backend {0} is on another host: give the order to the `cell up` there, by --cell unix:DIR"
+    )]
+    OnOtherHost(u32),
+
     // Of a resize.
+    #[error(
+        "a cell whose backends are on several hosts is not resized in this release: start another one with as many as you need, and move its users there"
+    )]
+    ResizeOfSpread,
     #[error("no resize is under way")]
     NoResize,
     #[error("the resize pauses already")]
@@ -276,7 +285,10 @@ impl OrderError {
             | OrderError::PlaceGiven(_)
             | OrderError::StartedAgain(_)
             | OrderError::StartedJustNow => Code::CellChanged,
-            OrderError::NotHere { .. } | OrderError::PlaceElsewhere { .. } => Code::NotHere,
+            OrderError::NotHere { .. }
+            | OrderError::PlaceElsewhere { .. }
+            | OrderError::OnOtherHost(_)
+            | OrderError::ResizeOfSpread => Code::NotHere,
             OrderError::BackendRefused(_) | OrderError::ImpossibleEpochs => Code::BackendRefused,
             OrderError::ConfigIdsUsedUp => Code::ConfigIdsUsedUp,
             OrderError::ConfigStore(_) | OrderError::ConfigGone => Code::ConfigStore,

@@ -28,7 +28,7 @@ impl Places {
         let unregistered = numbers.filter(|number| !is_there(number)).collect();
         let has_place = |spare: &Spare| {
             let mut backends = view.config.backends.iter();
-            backends.any(|backend| backend.addresses == spare.addresses)
+            backends.any(|backend| spare.is(backend))
         };
         let mut spares = view.spares;
         spares.retain(|spare| !has_place(spare));

@@ -4,6 +4,7 @@ use crate::args::UpArgs;
 use crate::cell::home::Home;
 use crate::failure::Failure;
 use crate::settings::StoreSettings;
+use clap::ValueEnum as _;
 use std::fs::File;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd as _;
@@ -13,6 +14,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::process::{Child, Command};
+use trefoil_cell::TOKEN_FILE_VARIABLE;
 
 /// How long a program may take to say which release it is.
 const VERSION_PATIENCE: Duration = Duration::from_secs(10);
@@ -122,6 +124,34 @@ impl Starter {
         Ok(Some(address))
     }
 
+    /// What of a cell on several hosts is here.
+    fn add_host(&self, command: &mut Command) {
+        let (args, host) = (&self.args, &self.args.host);
+        if args.here.is_empty() {
+            return;
+        }
+        let numbers: Vec<String> = args.here.iter().map(u32::to_string).collect();
+        command.args(["--here", &numbers.join(",")]);
+        for (option, text) in [("--listen", &host.listen), ("--advertise", &host.advertise)] {
+            if let Some(text) = text {
+                command.args([option, text]);
+            }
+        }
+        if let Some(certs) = &host.certs {
+            command.arg("--certs").arg(certs);
+        }
+        for what in &host.plaintext {
+            if let Some(value) = what.to_possible_value() {
+                command.args(["--plaintext", value.get_name()]);
+            }
+        }
+        if let Some(file) = &host.token_file {
+            command.arg("--token-file").arg(file);
+            // It is shown to the other hosts, too.
+            command.env(TOKEN_FILE_VARIABLE, file);
+        }
+    }
+
     /// Starts a process.
     pub(super) fn start(
         &self,
@@ -176,6 +206,7 @@ impl Starter {
         if let Some(file) = &self.args.load {
             command.arg("--load").arg(file);
         }
+        self.add_host(&mut command);
         if !self.args.allow_user.is_empty() {
             command.args(["--allow-user", &self.args.allow_user.join(",")]);
         }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use trefoil_cell::{
     CONFIG_ID_CHANGING, CellAddress, CellConfig, EtcdStore, Held, Incarnations, RpcAddress,
 };
-use trefoil_client::Served;
+use trefoil_client::{Served, Tls};
 
 /// Config ids that may have been given away by somebody who was not asked.
 const UNKNOWN_IDS: u32 = 1 << 16;
@@ -44,7 +44,8 @@ pub(super) fn run(args: &RestoreArgs) -> Outcome {
     let store = home::etcd(&args.store)?;
     let held = store.look().map_err(Failure::of)?;
     let addresses = addresses(held.as_ref(), &args.from)?;
-    let answers = trefoil_client::served(&addresses);
+    let tls = crate::connect::tls(args.certs.as_deref())?;
+    let answers = trefoil_client::served(&addresses, tls.as_ref());
     let mut reasons = Vec::new();
     let mut served: Vec<Served> = Vec::new();
     for (address, answer) in addresses.iter().zip(answers) {
@@ -74,7 +75,7 @@ pub(super) fn run(args: &RestoreArgs) -> Outcome {
         config_id_found: held.as_ref().map(|held| held.config.config_id),
         config_id_served: plan.served.config_id,
         config_id: config.config_id,
-        backends_following: follow(&store, config, &addresses),
+        backends_following: follow(&store, config, &addresses, tls.as_ref()),
         backends_passed_over: plan.passed_over.clone(),
         incarnations: plan.incarnations.clone(),
     };
@@ -313,7 +314,12 @@ fn renumbered(
 }
 
 /// Waits until those who answer serve `config`; who does.
-fn follow(store: &EtcdStore, config: &CellConfig, addresses: &[RpcAddress]) -> Vec<u32> {
+fn follow(
+    store: &EtcdStore,
+    config: &CellConfig,
+    addresses: &[RpcAddress],
+    tls: Option<&Tls>,
+) -> Vec<u32> {
     let deadline = Instant::now() + FOLLOW_PATIENCE;
     // Their places may have been told by the command only.
     let mut addresses = addresses.to_vec();
@@ -323,7 +329,7 @@ fn follow(store: &EtcdStore, config: &CellConfig, addresses: &[RpcAddress]) -> V
         }
     }
     loop {
-        let answers = trefoil_client::served(&addresses);
+        let answers = trefoil_client::served(&addresses, tls);
         let answers: Vec<Served> = answers.into_iter().flatten().collect();
         let is_there = |served: &&Served| served.config.topology_id() == config.topology_id();
         let there = answers.iter().filter(is_there);
@@ -353,6 +359,7 @@ mod tests {
             number,
             addresses: vec![format!("127.0.0.1:{}", 7000 + number).parse().unwrap()],
             fabric_socket: None,
+            place: None,
         };
         CellConfig {
             life,

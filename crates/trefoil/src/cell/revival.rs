@@ -160,6 +160,11 @@ impl Backend {
         }
     }
 
+    /// Which it is.
+    pub(super) fn number(&self) -> u32 {
+        self.number
+    }
+
     /// Its process; 0 if it has none.
     pub(super) fn pid(&self) -> u32 {
         match &self.state {

@@ -65,6 +65,9 @@ struct Backend {
     /// "refused" (what it says is not believed, or cannot be followed).
     #[serde(skip_serializing_if = "Option::is_none")]
     config_store: Option<&'static str>,
+    /// The same store knows another process as this backend: which, and what to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    registered_elsewhere: Option<String>,
     /// Of one that was restarted without its cell.
     #[serde(skip_serializing_if = "Option::is_none")]
     recovery: Option<RecoveryStats>,
@@ -225,6 +228,7 @@ fn backend(cell: &Cell, answer: BackendStats) -> Backend {
             (false, true) => Some("away"),
             (false, false) => None,
         },
+        registered_elsewhere: Some(process.registered_elsewhere).filter(|text| !text.is_empty()),
         recovery: member.recovery,
         repair: member.repair,
         resize: member.resize,
@@ -286,6 +290,9 @@ fn print(status: &Status) -> Result<(), Failure> {
             }
             Some(_) => print_line("         cannot reach its configuration store")?,
             None => {}
+        }
+        if let Some(why) = &backend.registered_elsewhere {
+            print_line(&format!("         TWO PROCESSES: {why}"))?;
         }
         if let Some(line) = backend.repair.as_ref().and_then(repair_line) {
             print_line(&format!("         {line}"))?;

@@ -1,19 +1,23 @@
 //! `cell up`: a process for each backend, watched, and started again when it dies.
 
 use crate::args::{Restart, UpArgs};
+use crate::cell::founding::{self, CellPlan};
 use crate::cell::home::Home;
 use crate::cell::maintenance::{Ground, Plan};
 use crate::cell::order_error::OrderError;
 use crate::cell::orders::{Event, Ordered, Orders};
 use crate::cell::program::{Begins, Program, Starter};
+use crate::cell::rehearsal::Rehearsal;
 use crate::cell::resize::{self, Resizing, Stage};
 use crate::cell::revival::{Backend, Revival};
 use crate::cell::spares::Spares;
+use crate::cell::spread::Spread;
 use crate::failure::{Failure, Outcome, print_line};
 use crate::fixed::Fixed;
 use crate::settings::{MemoryLimit, StoreSettings};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -52,6 +56,11 @@ pub(super) fn run(args: UpArgs) -> Outcome {
         ));
     };
     let copies = mode.copy_count() as u32;
+    if !args.here.is_empty() || args.host.listen.is_some() {
+        return on_several_hosts(&given, args, mode);
+    }
+    // What else is said of other hosts is said in vain.
+    Spread::of(&args.host, &args.here)?;
     let known = || backends_before(dir, args.config_store.as_deref(), mode);
     let count = args.backends.or_else(known).unwrap_or(copies);
     if count < copies {
@@ -78,12 +87,108 @@ pub(super) fn run(args: UpArgs) -> Outcome {
         _ => {}
     }
     let corpus = args.load.as_deref().map(corpus).transpose()?;
+    let metrics = check_settings(&args)?;
+    crate::logging::start();
+    let home = configure(&args, dir, (mode, corpus), count)?;
+    let numbers = (0..count).collect();
+    watch(&given, (args, home, metrics), mode, numbers)
+}
+
+/// Checks what every cell's backends are started with; where metrics are served.
+fn check_settings(args: &UpArgs) -> Result<Option<SocketAddr>, Failure> {
     StoreSettings::from(&args.store).check()?;
     crate::users::policy(&args.allow_user)?;
     let metrics = args.metrics.as_deref().unwrap_or(METRICS_DEFAULT);
-    let metrics = crate::serve::metrics_address(metrics)?;
+    crate::serve::metrics_address(metrics)
+}
+
+/// Runs this host's backends of a cell that has others on other hosts.
+fn on_several_hosts(given: &UpArgs, args: UpArgs, mode: Mode) -> Outcome {
+    let usage = |what: String| Err(Failure::Usage(what));
+    if args.here.is_empty() {
+        return usage(
+            "--listen is for a cell on several hosts: say by --here which backends are on this one"
+                .into(),
+        );
+    }
+    if mode.is_immutable() || args.load.is_some() {
+        return usage("immutable cells (R=2) are on one host in this release".into());
+    }
+    let copies = mode.copy_count() as u32;
+    let count = args.backends.unwrap_or(copies);
+    if !(copies..=BACKEND_COUNT_MAX).contains(&count) {
+        return usage(format!(
+            "--backends {count}: all hosts together; {mode} needs {copies} to {BACKEND_COUNT_MAX}"
+        ));
+    }
+    if let Some(number) = args.here.iter().find(|number| **number >= count) {
+        let last = count - 1;
+        return usage(format!(
+            "--here {number}: the cell's backends are 0 to {last} (--backends {count})"
+        ));
+    }
+    let metrics = check_settings(&args)?;
+    let spread = Spread::of(&args.host, &args.here)?;
     crate::logging::start();
-    let home = configure(&args, dir, (mode, corpus), count)?;
+    let Some(dir) = &args.dir else {
+        return usage("no directory for the cell: give --dir".into());
+    };
+    // In a directory of its own, another cell's is not marked.
+    if args.config_store.is_none() {
+        return usage(
+            "a cell on several hosts has its configuration in etcd: give --store etcd://host:port/path".into(),
+        );
+    }
+    let home = Home::open(dir, args.config_store.as_deref())?.on_several_hosts(spread)?;
+    let (Some(spread), Some(store)) = (home.spread(), home.etcd()) else {
+        return usage("give --store and --listen".into());
+    };
+    let plan = CellPlan::of(&args, mode, count);
+    let rehearsal = Rehearsal::begin(spread)?;
+    let config = founding::join(&home, store, &plan, &rehearsal)?;
+    drop(rehearsal);
+    if config.mode != mode {
+        let found = config.mode;
+        return usage(format!(
+            "--mode {mode}: the cell is {found}; give --mode {found}"
+        ));
+    }
+    let found = config.backends.len() as u32;
+    if args.backends.is_some_and(|count| count != found) {
+        return usage(format!(
+            "--backends {count}: the cell has {found}; leave it out, or give {found}"
+        ));
+    }
+    warn_of_neighbours(&config, &args.here);
+    if !args.allow_user.is_empty() {
+        home.let_others_look(true)?;
+    }
+    let numbers = args.here.clone();
+    watch(given, (args, home, metrics), mode, numbers)
+}
+
+/// Says which backends of this host hold copies of the same keys: what the host's end costs.
+fn warn_of_neighbours(config: &CellConfig, here: &[u32]) {
+    let placement = config.placement();
+    for shard in 0..config.backends.len() as u32 {
+        let cohort = placement.cohort_of_shard(shard);
+        let cohort = cohort.as_slice().iter();
+        let together: Vec<u32> = cohort.copied().filter(|n| here.contains(n)).collect();
+        if together.len() > 1 {
+            tracing::warn!(
+                backends = ?together,
+                "backends that hold copies of the same keys are on this host: with it, both are lost"
+            );
+        }
+    }
+}
+
+fn watch(
+    given: &UpArgs,
+    (args, home, metrics): (UpArgs, Home, Option<SocketAddr>),
+    mode: Mode,
+    numbers: Vec<u32>,
+) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -93,7 +198,7 @@ pub(super) fn run(args: UpArgs) -> Outcome {
         home,
         metrics,
     });
-    runtime.block_on(supervise(&given, starter, mode, count))
+    runtime.block_on(supervise(given, starter, mode, numbers))
 }
 
 /// How many backends the cell that was here before had last; it may have been resized.
@@ -164,7 +269,12 @@ fn configure(
     Ok(home)
 }
 
-async fn supervise(given: &UpArgs, starter: Arc<Starter>, mode: Mode, count: u32) -> Outcome {
+async fn supervise(
+    given: &UpArgs,
+    starter: Arc<Starter>,
+    mode: Mode,
+    numbers: Vec<u32>,
+) -> Outcome {
     let args = &starter.args;
     let mut hangup = signal(SignalKind::hangup()).map_err(Failure::of)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::of)?;
@@ -174,7 +284,7 @@ async fn supervise(given: &UpArgs, starter: Arc<Starter>, mode: Mode, count: u32
     let first_memory = StoreSettings::from(&args.store).memory;
     // All at once: each waits out its predecessor's lease.
     let mut backends = Vec::new();
-    for number in 0..count {
+    for number in numbers {
         let child = starter.start(&program, Begins::Alone(number), first_memory)?;
         backends.push(Backend::new(number, &program, child));
     }
@@ -194,7 +304,13 @@ async fn supervise(given: &UpArgs, starter: Arc<Starter>, mode: Mode, count: u32
         "ready {}",
         serde_json::json!({ "cell": address, "pids": pids })
     ))?;
-    let mut memory = MemoryLimit::new(&address, first_memory);
+    let mut memory = match starter.home.spread() {
+        None => MemoryLimit::new(&address, first_memory),
+        Some(_) => {
+            let sockets = starter.home.sockets_here().map_err(Failure::of)?;
+            MemoryLimit::of(sockets, first_memory)
+        }
+    };
     let revival = Revival::new(args, &starter.home)?;
     let mut drained = BTreeSet::new();
     let mut plan: Option<Plan> = None;

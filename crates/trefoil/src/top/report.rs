@@ -144,11 +144,13 @@ impl Report {
             ..Report::default()
         };
         for process in now.processes() {
-            let own = process.process.unwrap_or_default();
+            let own = process.process.clone().unwrap_or_default();
             report.memory.resident_bytes += own.resident_bytes;
             report.memory.limit_bytes += own.memory_limit_bytes;
             let cpu = |stats: &v1::ProcessStats| stats.cpu_user_us + stats.cpu_system_us;
-            let earlier = before.same_process(process).and_then(|stats| stats.process);
+            let earlier = before
+                .same_process(process)
+                .and_then(|stats| stats.process.clone());
             if let Some(earlier) = earlier {
                 report.operations.cpu_cores += rate(cpu(&earlier), cpu(&own)) / 1e6;
             }
@@ -198,7 +200,7 @@ impl Report {
 }
 
 fn backend(stats: &v1::StatsResponse, member: &v1::MemberStats) -> Backend {
-    let process = stats.process.unwrap_or_default();
+    let process = stats.process.clone().unwrap_or_default();
     Backend {
         number: member.backend,
         state: crate::cell::status::state_of(member),

@@ -544,6 +544,7 @@ impl ByHand {
             number,
             addresses: vec![self.store.rpc_socket(number).unwrap()],
             fabric_socket: Some(self.store.fabric_socket(number).unwrap()),
+            place: None,
         };
         base.resized((0..self.backends).map(backend).collect())
             .unwrap()

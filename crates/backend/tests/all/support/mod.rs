@@ -88,6 +88,7 @@ impl Setup {
             number,
             addresses: listeners.rpc_addresses(),
             fabric_socket: self.listen.fabric.clone(),
+            place: None,
         };
         let config = CellConfig {
             life: LIFE,

@@ -480,7 +480,7 @@ impl Calls {
 }
 
 impl Held {
-    fn document(&self) -> Document {
+    pub(super) fn document(&self) -> Document {
         Document {
             config: self.config.clone(),
             incarnations: self.incarnations.clone(),

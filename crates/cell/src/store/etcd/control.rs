@@ -13,6 +13,8 @@ use super::EtcdStore;
 use super::calls::Calls;
 use super::keeper;
 use super::leased::{self, Leased, Wanted};
+use crate::address::RpcAddress;
+use crate::config::BackendConfig;
 use crate::control::{Key, Leader, Plan, Replacement, Spare, View};
 use crate::store::ConfigStoreError;
 use crate::store::document::Document;
@@ -100,7 +102,11 @@ impl EtcdStore {
                     ours: spare.layout,
                 });
             }
-            if !backend.boot.is_empty() && backend.boot != spare.boot {
+            let is_elsewhere = !backend.boot.is_empty() && backend.boot != spare.boot;
+            let is_local = |backend: &BackendConfig| backend.addresses.iter().all(is_unix);
+            let is_reached = spare.addresses.iter().any(|address| !is_unix(address))
+                && !view.config.backend(number).is_some_and(is_local);
+            if is_elsewhere && !is_reached {
                 return Err(ConfigStoreError::OtherHost {
                     address: address(),
                     number,
@@ -129,6 +135,7 @@ impl EtcdStore {
             memory: 0,
             addresses: Vec::new(),
             fabric_socket: None,
+            place: None,
         }
     }
 
@@ -139,7 +146,7 @@ impl EtcdStore {
         self.wait(async move { replace(&calls, &plan).await })?
     }
 
-    fn wanted(
+    pub(super) fn wanted(
         &self,
         key: &str,
         value: &impl Serialize,
@@ -153,7 +160,7 @@ impl EtcdStore {
         })
     }
 
-    fn take(&self, wanted: Wanted) -> Result<Option<Leased>, ConfigStoreError> {
+    pub(super) fn take(&self, wanted: Wanted) -> Result<Option<Leased>, ConfigStoreError> {
         let (calls, asked) = (Arc::clone(&self.calls), wanted.clone());
         let taken = self.wait(async move { leased::take(&calls, &asked).await })??;
         let keep = |id| {
@@ -162,6 +169,10 @@ impl EtcdStore {
         };
         Ok(taken.map(keep))
     }
+}
+
+fn is_unix(address: &RpcAddress) -> bool {
+    matches!(address, RpcAddress::Unix(_))
 }
 
 fn to_json(calls: &Calls, value: &impl Serialize) -> Result<Vec<u8>, ConfigStoreError> {

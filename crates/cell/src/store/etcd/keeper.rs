@@ -4,12 +4,12 @@ use super::calls::{Calls, name_of_change};
 use super::runtime::OwnRuntime;
 use super::witness::Witness;
 use crate::address::RpcAddress;
+use crate::config::BackendConfig;
 use crate::control::Registered;
 use crate::store::claim::{BackendLock, Claim, Claimed};
 use crate::store::{ConfigStoreError, DirectoryStore};
 use serde::{Deserialize, Serialize};
-use std::os::unix::fs::MetadataExt as _;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
@@ -42,24 +42,31 @@ impl Place {
         let host = host();
         let place = match directory {
             None => name_of_change(),
-            Some(directory) => {
-                let path = directory.directory().join(format!("backend-{number}.lock"));
-                let file = std::fs::metadata(&path)
-                    .map_err(|e| crate::store::file::fail("inspect", &path, e))?;
-                format!("{}:{}:{}", boot(), file.dev(), file.ino())
-            }
+            Some(directory) => in_directory(directory, number)?,
         };
         Ok(Place { host, place })
     }
 
-    /// Of a process that serves at `addresses`, where no other ever does.
-    pub(super) fn at(addresses: &[RpcAddress]) -> Self {
-        let texts: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    /// Of a process that serves at addresses where no other ever does, or, of those that
+    /// ever do, by a name of its own.
+    pub(super) fn at(addresses: &[RpcAddress], name: Option<&str>) -> Self {
+        let mut texts: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        texts.extend(name.map(str::to_owned));
         Place {
             host: host(),
             place: format!("{}:{}", boot(), texts.join(",")),
         }
     }
+}
+
+/// The place of backend `number` of this boot of this host, by its lock in `directory`: one
+/// process at a time has it.
+pub(super) fn in_directory(
+    directory: &DirectoryStore,
+    number: u32,
+) -> Result<String, ConfigStoreError> {
+    let (device, inode) = directory.lock_identity(number)?;
+    Ok(format!("{}:{device}:{inode}", boot()))
 }
 
 /// The host's name, for people: nothing is decided by it.
@@ -136,12 +143,42 @@ pub(super) struct Kept {
     number: u32,
     key: String,
     record: Record,
-    /// Of a process that was given the place of another: where it serves. It registers, now
-    /// and again, only while the configuration names that. The others begin before the
-    /// configuration does, and outlive one that etcd has lost.
-    given: Option<Vec<RpcAddress>>,
+    given: Option<Given>,
+    /// Who else is registered in its stead.
+    usurper: Usurper,
     lease: Duration,
     id: i64,
+}
+
+/// Where a process serves that is the backend only while the configuration says so: one that
+/// was given the place of another, or is on one of several hosts. It registers, now and again,
+/// only while the configuration names that. The others begin before the configuration does,
+/// and outlive one that etcd has lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Given {
+    pub(super) addresses: Vec<RpcAddress>,
+    pub(super) place: Option<String>,
+}
+
+impl Given {
+    pub(super) fn is(&self, backend: &BackendConfig) -> bool {
+        self.addresses == backend.addresses && self.place == backend.place
+    }
+}
+
+/// What is to be told of another process that is registered as the same backend.
+#[derive(Clone, Debug, Default)]
+struct Usurper(Arc<Mutex<Option<String>>>);
+
+impl Usurper {
+    fn set(&self, text: Option<String>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = text;
+    }
+
+    fn get(&self) -> Option<String> {
+        let text = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        text.clone()
+    }
 }
 
 fn prefix(calls: &Calls) -> String {
@@ -153,7 +190,7 @@ fn prefix(calls: &Calls) -> String {
 pub(super) async fn register(
     calls: Arc<Calls>,
     number: u32,
-    (place, given): (Place, Option<Vec<RpcAddress>>),
+    (place, given): (Place, Option<Given>),
     lease: Duration,
 ) -> Result<Kept, ConfigStoreError> {
     let mut kept = Kept {
@@ -167,6 +204,7 @@ pub(super) async fn register(
             layout: Some(LAYOUT_VERSION.into()),
         },
         given,
+        usurper: Usurper::default(),
         lease,
         id: 0,
     };
@@ -235,7 +273,7 @@ impl Kept {
         let held = calls.read().await?.ok_or_else(none)?;
         let number = self.number;
         let place = held.config.backend(number);
-        if place.is_some_and(|place| place.addresses == *given) {
+        if place.is_some_and(|place| given.is(place)) {
             return Ok(Some(held.revision));
         }
         let holder = match place {
@@ -275,6 +313,19 @@ impl Kept {
                 Err(error) => Err(error),
             };
             let backend = self.number;
+            match &kept {
+                Ok(other) => self.usurper.set(other.as_ref().map(|other| {
+                    let (process, host) = (other.process, &other.host);
+                    format!(
+                        "process {process} on host {host} is registered as backend {backend}, too: stop one of them"
+                    )
+                })),
+                Err(error @ ConfigStoreError::PlaceTaken { .. }) => {
+                    self.usurper.set(Some(error.to_string()));
+                }
+                // What was known stays.
+                Err(_) => {}
+            }
             match kept {
                 Ok(None) => {
                     if let Some(since) = trouble.take() {
@@ -335,6 +386,7 @@ pub(super) struct Registration {
     key: String,
     /// The registration's.
     name: String,
+    usurper: Usurper,
     keeper: AbortHandle,
     witness: Option<Witness>,
     /// Given up last.
@@ -350,12 +402,14 @@ impl Registration {
         local: Option<BackendLock>,
     ) -> Self {
         let (key, name) = (kept.key.clone(), kept.record.name.clone());
+        let usurper = kept.usurper.clone();
         let keeper = runtime.handle().spawn(kept.keep(Arc::clone(&calls)));
         Registration {
             calls,
             runtime,
             key,
             name,
+            usurper,
             keeper: keeper.abort_handle(),
             witness,
             _local: local,
@@ -379,6 +433,10 @@ impl Claim for Registration {
             witness.note(life, count)?;
         }
         Ok(count)
+    }
+
+    fn usurper(&self) -> Option<String> {
+        self.usurper.get()
     }
 }
 
@@ -418,7 +476,7 @@ mod tests {
     fn who_is_of_another_release_is_in_the_way_and_the_own_place_is_not() {
         let at = |host: &str| {
             let (host, port) = (host.to_owned(), 7411);
-            Place::at(&[RpcAddress::Tcp { host, port }])
+            Place::at(&[RpcAddress::Tcp { host, port }], None)
         };
         let (own, elsewhere) = (at("10.0.0.1"), at("10.0.0.2"));
         let record = |place: &Place| Record {

@@ -5,7 +5,8 @@
 //! | `config` | the configuration, and the incarnations of each backend (as `cell.json` of a directory) | it is still the one that was read, by its revision |
 //! | `backends/N` | who is backend N; bound to a lease of etcd, extended by that process | nobody is, or a dead process of the same place |
 //!
-//! `control` has those of spares, and of who gives them dead backends' places.
+//! `control` has those of spares, and of who gives them dead backends' places; `founding`
+//! those of hosts that begin a cell together.
 //!
 //! ```text
 //! caller's thread ── a call ──► runtime (one thread) ── gRPC ──► etcd
@@ -29,6 +30,7 @@
 mod calls;
 mod control;
 mod follow;
+mod founding;
 mod keeper;
 mod leased;
 mod mark;
@@ -38,17 +40,19 @@ mod witness;
 
 pub use calls::Held;
 pub use control::{Leadership, SpareRegistration};
+pub use founding::{Founder, FounderRegistration, Founders};
 pub use settings::EtcdSettings;
 pub use trefoil_etcd::TlsFiles;
 
 use super::claim::{BackendLock, Claimed};
 use super::document::Incarnations;
 use super::{BackendRegistry, ConfigStore, ConfigStoreError, DirectoryStore};
-use crate::address::RpcAddress;
-use crate::config::CellConfig;
+use crate::config::{BackendConfig, CellConfig};
+use crate::control::Spare;
 use crate::etcd_address::EtcdAddress;
 use calls::Calls;
 use runtime::OwnRuntime;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use trefoil_layout::TopologyId;
@@ -59,6 +63,8 @@ pub struct EtcdStore {
     calls: Arc<Calls>,
     runtime: Arc<OwnRuntime>,
     directory: Option<DirectoryStore>,
+    /// Backends of a cell on several hosts that are here, as the configuration has to name them.
+    here: Arc<BTreeMap<u32, BackendConfig>>,
     lease: Duration,
 }
 
@@ -77,8 +83,19 @@ impl EtcdStore {
             calls: Arc::new(calls),
             runtime: Arc::new(runtime),
             directory: None,
+            here: Arc::default(),
             lease: settings.lease,
         })
+    }
+
+    /// The same, for backends of a cell on several hosts: a process is one of these only
+    /// while the configuration names it so.
+    pub fn with_backends_here(mut self, backends: Vec<BackendConfig>) -> Self {
+        let backends = backends
+            .into_iter()
+            .map(|backend| (backend.number, backend));
+        self.here = Arc::new(backends.collect());
+        self
     }
 
     /// The same, for backends whose sockets are in `directory`: its locks tell at once
@@ -123,25 +140,34 @@ impl EtcdStore {
         }
     }
 
-    /// Becomes backend `number` as the process that serves at `addresses`, while the
-    /// configuration names them: a spare that was given the place. What `directory`
-    /// remembers of the backend's starts, etcd must not have forgotten.
+    /// Becomes backend `number` as `spare`, while the configuration names it there: it was
+    /// given the place. What `directory` remembers of the backend's starts, etcd must not
+    /// have forgotten.
     pub fn claim_place(
         &self,
         number: u32,
-        addresses: &[RpcAddress],
+        spare: &Spare,
         directory: &DirectoryStore,
     ) -> Result<BackendLock, ConfigStoreError> {
-        let place = keeper::Place::at(addresses);
+        let place = keeper::Place::at(&spare.addresses, spare.place.as_deref());
         let witness = witness::Witness::of(directory, number);
-        let given = Some(addresses.to_vec());
-        self.register(number, (place, given), Some(witness), None)
+        let given = keeper::Given {
+            addresses: spare.addresses.clone(),
+            place: spare.place.clone(),
+        };
+        self.register(number, (place, Some(given)), Some(witness), None)
+    }
+
+    /// What names the process of backend `number` whose lock is in `directory`, of this boot of
+    /// this host: for [`BackendConfig::place`].
+    pub fn place_in(directory: &DirectoryStore, number: u32) -> Result<String, ConfigStoreError> {
+        keeper::in_directory(directory, number)
     }
 
     fn register(
         &self,
         number: u32,
-        place: (keeper::Place, Option<Vec<RpcAddress>>),
+        place: (keeper::Place, Option<keeper::Given>),
         witness: Option<witness::Witness>,
         local: Option<BackendLock>,
     ) -> Result<BackendLock, ConfigStoreError> {
@@ -214,7 +240,11 @@ impl BackendRegistry for EtcdStore {
             .directory
             .as_ref()
             .map(|directory| witness::Witness::of(directory, number));
-        self.register(number, (place, None), witness, local)
+        let given = self.here.get(&number).map(|backend| keeper::Given {
+            addresses: backend.addresses.clone(),
+            place: backend.place.clone(),
+        });
+        self.register(number, (place, given), witness, local)
     }
 
     fn claimed(&self) -> Result<Vec<Claimed>, ConfigStoreError> {

@@ -344,7 +344,7 @@ impl Work {
     async fn await_whole(&mut self) -> Result<(), OrderError> {
         let begin = Instant::now();
         loop {
-            let seen = look_at(self.address.clone()).await;
+            let seen = look_at(self.address.clone(), None).await;
             match seen.unwrap_or_else(|error| Err(error.to_string())) {
                 Ok(()) => return Ok(()),
                 Err(why) if begin.elapsed() >= HEALTH_PATIENCE => {
@@ -823,6 +823,7 @@ mod tests {
             number,
             addresses: vec![address(&number.to_string())],
             fabric_socket: None,
+            place: None,
         };
         let old = CellConfig {
             life: 7,

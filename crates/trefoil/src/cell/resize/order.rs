@@ -73,6 +73,9 @@ fn begin(
     events: mpsc::Sender<Event>,
     ground: &maintenance::Ground<'_>,
 ) -> Result<Resize, OrderError> {
+    if ground.starter.home.spread().is_some() {
+        return Err(OrderError::ResizeOfSpread);
+    }
     let programs = ground.backends.iter().map(Backend::program);
     let of = Ground {
         starter: ground.starter,

@@ -19,11 +19,13 @@ mod patience;
 mod stand;
 
 use crate::args::{SpareArgs, StoreArgs};
+use crate::cell::rehearsal::Rehearsal;
+use crate::cell::spread::Spread;
 use crate::cell::{controller, home};
 use crate::failure::{Failure, Outcome, print_line};
 use crate::settings::StoreSettings;
 use crate::signals::Signals;
-use stand::{Given, Registered, Stand};
+use stand::{Given, Registered, SPARE, Stand};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Notify;
@@ -36,6 +38,7 @@ pub(super) fn run(args: SpareArgs) -> Outcome {
     let users = crate::users::policy(&args.allow_user)?;
     let metrics = crate::serve::metrics_address(&args.metrics)?;
     crate::logging::start();
+    let site = Spread::of(&args.host, &[SPARE])?;
     let store = home::etcd(&args.store)?;
     let directory = DirectoryStore::create(&args.dir).map_err(Failure::of)?;
     store.check_directory(&directory).map_err(Failure::of)?;
@@ -51,9 +54,15 @@ pub(super) fn run(args: SpareArgs) -> Outcome {
     if !args.allow_user.is_empty() {
         directory.let_others_pass(true).map_err(Failure::of)?;
     }
+    if let Some(site) = &site {
+        // What is wrong with it shows now, and not when it is needed.
+        drop(Rehearsal::begin(site)?);
+    }
+    let tls = site.as_ref().and_then(|site| site.tls.clone());
     let stand = Arc::new(Stand {
         store,
         directory,
+        site,
         settings,
         metrics,
         users,
@@ -63,7 +72,11 @@ pub(super) fn run(args: SpareArgs) -> Outcome {
     let mut signals = Signals::new()?;
     let _running = match args.no_controller {
         true => None,
-        false => Some(controller::Running::begin(home::etcd(&args.store)?, rules)?),
+        false => Some(controller::Running::begin(
+            home::etcd(&args.store)?,
+            rules,
+            tls,
+        )?),
     };
     let ready = serde_json::json!({
         "cell": args.store,

@@ -12,6 +12,7 @@
 //!    of the backend's starts.
 
 use super::patience::Patience;
+use crate::cell::spread::Spread;
 use crate::cell::{anew, backend};
 use crate::failure::Failure;
 use crate::settings::StoreSettings;
@@ -19,22 +20,30 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use trefoil_backend::{ListenOptions, Listeners, Server, ServerOptions, StartError, UserPolicy};
+use trefoil_backend::{
+    ListenOptions, Listeners, OwnPlace, Server, ServerOptions, StartError, UserPolicy,
+};
 use trefoil_cell::control::Spare;
 use trefoil_cell::{
     CellConfig, ConfigStore as _, ConfigStoreError, DirectoryStore, EtcdStore, RpcAddress,
     SpareRegistration,
 };
+use trefoil_tls::Tls;
 
 /// How long one wait for the configuration takes at most.
 const WAIT: Duration = Duration::from_secs(1);
 /// Digits of the name that its sockets have: paths of sockets are short.
 const SOCKET_NAME_LEN: usize = 8;
 
+/// The number by which its address is kept, whatever backend it is to be.
+pub(super) const SPARE: u32 = 0;
+
 /// What a spare is started with.
 pub(super) struct Stand {
     pub(super) store: EtcdStore,
     pub(super) directory: DirectoryStore,
+    /// Where other hosts reach it, if they do.
+    pub(super) site: Option<Spread>,
     pub(super) settings: StoreSettings,
     pub(super) metrics: Option<SocketAddr>,
     pub(super) users: UserPolicy,
@@ -86,11 +95,21 @@ impl From<StartError> for Hindrance {
 impl Stand {
     /// Says that this process stands by, under a name that it never had before.
     pub(super) fn register(&self) -> Result<Registered, ConfigStoreError> {
-        backend::check_peers(&self.store, &self.store.address().to_string(), None)?;
+        backend::check_peers(
+            &self.store,
+            &self.store.address().to_string(),
+            None,
+            self.tls(),
+        )?;
         let mut spare = self.store.spare();
         let name = &spare.name[..SOCKET_NAME_LEN.min(spare.name.len())];
         let (address, fabric) = self.directory.spare_sockets(name)?;
         spare.addresses = vec![address];
+        if let Some(site) = self.site.as_ref().and_then(|site| site.sites.get(&SPARE)) {
+            spare.addresses = vec![site.advertised.clone()];
+            // Another process may be a spare at that address later.
+            spare.place = Some(spare.name.clone());
+        }
         spare.fabric_socket = Some(fabric);
         spare.memory = self.settings.memory;
         let registration = self.store.register_spare(&spare)?;
@@ -98,6 +117,10 @@ impl Stand {
             spare,
             _registration: registration,
         })
+    }
+
+    fn tls(&self) -> Option<&Tls> {
+        self.site.as_ref()?.tls.as_ref()
     }
 
     /// Waits until this process is a backend.
@@ -151,7 +174,7 @@ impl Stand {
     }
 
     fn wait(&self, error: &ConfigStoreError, patience: &mut Patience) {
-        if !anew::follow(&self.store, error) {
+        if !anew::follow(&self.store, error, self.tls()) {
             patience.wait(&error.to_string());
         }
     }
@@ -187,8 +210,13 @@ impl Stand {
         registered: &Mutex<Option<Registered>>,
     ) -> Result<Server, Hindrance> {
         let store = &self.store;
-        let place = store.claim_place(number, &spare.addresses, &self.directory)?;
-        backend::check_peers(store, &store.address().to_string(), Some(number))?;
+        let place = store.claim_place(number, spare, &self.directory)?;
+        backend::check_peers(
+            store,
+            &store.address().to_string(),
+            Some(number),
+            self.tls(),
+        )?;
         let none = || ConfigStoreError::NoCellInEtcd(store.address().to_string());
         let config = store.load()?.ok_or_else(none)?;
         // The server begins another one. So it is never the first: whoever takes a dead
@@ -196,13 +224,18 @@ impl Stand {
         place.begin_incarnation(config.life)?;
         // It is the backend by now.
         drop(lock(registered).take());
-        let address = spare.addresses.first().cloned();
+        let name = &spare.name[..SOCKET_NAME_LEN.min(spare.name.len())];
+        let (socket, _) = self.directory.spare_sockets(name)?;
         let listen = ListenOptions {
-            unix: address.as_ref().and_then(unix_path),
+            unix: unix_path(&socket),
             fabric: spare.fabric_socket.clone(),
             metrics: self.metrics,
             users: self.users.clone(),
             ..ListenOptions::default()
+        };
+        let listen = match &self.site {
+            None => listen,
+            Some(site) => site.listen(SPARE, listen),
         };
         let listeners = Listeners::bind(&listen).map_err(StartError::from)?;
         let options = ServerOptions {
@@ -212,7 +245,11 @@ impl Stand {
             repair: self.settings.repair,
             recovery_rate: self.settings.recovery_rate,
             locks: vec![place],
-            place: address,
+            place: spare.addresses.first().map(|address| OwnPlace {
+                address: address.clone(),
+                name: spare.place.clone(),
+            }),
+            local: self.site.as_ref().map(|_| socket),
             ..ServerOptions::new(Arc::new(store.clone()), vec![number])
         };
         Ok(Server::start(options, listeners)?)
@@ -222,7 +259,7 @@ impl Stand {
 /// The backend whose place this process has.
 fn place_of(config: &CellConfig, spare: &Spare) -> Option<u32> {
     let mut backends = config.backends.iter();
-    let place = backends.find(|backend| backend.addresses == spare.addresses);
+    let place = backends.find(|backend| spare.is(backend));
     place.map(|backend| backend.number)
 }
 

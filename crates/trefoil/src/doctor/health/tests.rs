@@ -16,6 +16,7 @@ fn config(mode: Mode) -> CellConfig {
         number,
         addresses: vec![RpcAddress::Unix("/nowhere".into())],
         fabric_socket: None,
+        place: None,
     };
     CellConfig {
         life: 7,
