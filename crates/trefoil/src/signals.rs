@@ -2,6 +2,7 @@
 //! to; on SIGHUP it reads anew what it can take while it runs.
 
 use crate::failure::Failure;
+use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
@@ -30,6 +31,17 @@ impl Signals {
             terminate,
             interrupt,
             hangup,
+        })
+    }
+
+    /// Waits for so long; whether the process is to end.
+    pub(crate) fn pause(&mut self, pause: Duration) -> bool {
+        self.runtime.block_on(async {
+            tokio::select! {
+                _ = self.terminate.recv() => true,
+                _ = self.interrupt.recv() => true,
+                () = tokio::time::sleep(pause) => false,
+            }
         })
     }
 

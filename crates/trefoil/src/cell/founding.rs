@@ -14,6 +14,7 @@ use crate::cell::rehearsal::{Rehearsal, Unreached};
 use crate::cell::up;
 use crate::failure::Failure;
 use crate::settings::StoreSettings;
+use crate::signals::Signals;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use trefoil_cell::{
@@ -78,19 +79,20 @@ impl CellPlan {
     }
 }
 
-/// Brings this host's backends into the cell: its configuration, which names them here.
+/// Brings this host's backends into the cell: its configuration, which names them here;
+/// nothing if the process is to end before there is one.
 pub(super) fn join(
     home: &Home,
     store: &EtcdStore,
     plan: &CellPlan,
     rehearsal: &Rehearsal,
-) -> Result<CellConfig, Failure> {
+) -> Result<Option<CellConfig>, Failure> {
     let own = home.backends_here().map_err(Failure::of)?;
     let config = match store.load().map_err(Failure::of)? {
-        Some(config) => config,
+        Some(config) => Some(config),
         None => Founding::new(store, &own, plan, rehearsal).wait()?,
     };
-    go_on(store, &own, config)
+    config.map(|config| go_on(store, &own, config)).transpose()
 }
 
 /// Takes the places that the configuration has for this host.
@@ -179,10 +181,11 @@ impl<'f> Founding<'f> {
     }
 
     /// Waits for the others; the configuration, whoever has written it.
-    fn wait(mut self) -> Result<CellConfig, Failure> {
+    fn wait(mut self) -> Result<Option<CellConfig>, Failure> {
+        let mut signals = Signals::new()?;
         loop {
             match self.turn() {
-                Ok(Some(config)) => return Ok(config),
+                Ok(Some(config)) => return Ok(Some(config)),
                 Ok(None) => {}
                 Err(Refused::Store(error)) if error.is_outage() => {
                     self.tell(|| tracing::warn!(%error, "the cell cannot begin yet"));
@@ -190,7 +193,9 @@ impl<'f> Founding<'f> {
                 Err(Refused::Store(error)) => return Err(Failure::of(error)),
                 Err(Refused::Failed(failure)) => return Err(failure),
             }
-            std::thread::sleep(PAUSE);
+            if signals.pause(PAUSE) {
+                return Ok(None);
+            }
         }
     }
 
@@ -244,12 +249,13 @@ impl<'f> Founding<'f> {
                 let number = own.backend.number;
                 let is_first = self.said.contains_key(&number) && own.name < other.name;
                 let is_same = other.backend.number == number;
-                // A former process of this host goes with its lease.
-                let is_former = is_same && other.backend.place == own.backend.place;
+                // A former process of this host goes with its lease: this one has its port.
+                let is_here = other.backend.addresses == own.backend.addresses;
+                let is_former = is_here && other.boot == own.boot;
                 if is_first || is_former {
                     continue;
                 }
-                if is_same || other.backend.addresses == own.backend.addresses {
+                if is_same || is_here {
                     return Err(ConfigStoreError::NumberTaken {
                         address: address(),
                         number: other.backend.number,

@@ -145,7 +145,9 @@ fn on_several_hosts(given: &UpArgs, args: UpArgs, mode: Mode) -> Outcome {
     };
     let plan = CellPlan::of(&args, mode, count);
     let rehearsal = Rehearsal::begin(spread)?;
-    let config = founding::join(&home, store, &plan, &rehearsal)?;
+    let Some(config) = founding::join(&home, store, &plan, &rehearsal)? else {
+        return Ok(ExitCode::SUCCESS);
+    };
     drop(rehearsal);
     if config.mode != mode {
         let found = config.mode;

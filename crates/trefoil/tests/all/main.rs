@@ -17,6 +17,7 @@ mod etcd;
 mod failures;
 mod flush;
 mod gateways;
+mod hosts;
 #[cfg(all(feature = "bench", feature = "top"))]
 mod hot_keys;
 #[cfg(not(any(feature = "bench", feature = "linked", feature = "sim")))]

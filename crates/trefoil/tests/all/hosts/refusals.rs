@@ -1,0 +1,243 @@
+//! Hosts, clients and spares that do not belong to a cell, or not where they want to be: each
+//! is told why and what to do, and the cell has lost nothing by it.
+
+use super::network::{CELL, Network, Process, address, can_run, eventually};
+use super::{is_whole, set_and_get, status, up};
+use crate::support::{PROGRAM, text};
+use std::time::Duration;
+
+const STRANGER: usize = 3;
+const CLIENT: usize = 4;
+
+fn has_all(said: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(said.contains(part), "{part:?} is missing: {said}");
+    }
+}
+
+/// `cell up` of another host with something changed.
+fn refused(network: &Network, host: usize, number: usize, certs: &str, more: &[&str]) -> String {
+    let args = network.up_args(host, number, certs);
+    let args = args.iter().map(String::as_str).chain(more.iter().copied());
+    network.refused(host, &args.collect::<Vec<&str>>())
+}
+
+#[test]
+fn a_cell_begins_with_none_but_those_who_mean_the_same() {
+    if !can_run() {
+        return;
+    }
+    let network = Network::new(2);
+    let authority = network.authority("authority");
+    let foreign = network.authority("foreign");
+    let certs = authority.of("host0");
+    let begin = || {
+        let args = network.up_args(0, 0, &certs);
+        let waits = Process::start(network.on(0, PROGRAM).args(args), "host 0");
+        eventually("it waits for the others", || {
+            (waits.log.count(&["begins when its other hosts have come"]) > 0).then_some(())
+        });
+        waits
+    };
+    let mut first = begin();
+    let own = authority.of("host1");
+    let said = refused(&network, 1, 0, &own, &[]);
+    has_all(
+        &said,
+        &["another host is to be backend 0", "host0", "--here"],
+    );
+    let said = refused(&network, 1, 1, &own, &["--backends", "5"]);
+    has_all(
+        &said,
+        &[
+            "host0 begins this cell with",
+            "--backends 3",
+            "--backends 5",
+        ],
+    );
+    // The certificate of another host.
+    let said = refused(&network, 1, 1, &certs, &[]);
+    let other = address(1);
+    has_all(
+        &said,
+        &[
+            "this host's own certificate",
+            "is not for that name",
+            &other,
+        ],
+    );
+    let said = refused(&network, 1, 7, &own, &[]);
+    has_all(&said, &["--here 7", "0 to 2"]);
+    let plain = [
+        "cell", "up", "--dir", "/nowhere", "--store", CELL, "--here", "1",
+    ];
+    let said = network.refused(1, &[&plain[..], &["--listen", "10.78.0.12:7411"]].concat());
+    has_all(&said, &["reachable from other machines", "--certs DIR"]);
+    let anywhere = ["--listen", "0.0.0.0:7411", "--certs", &own];
+    let said = network.refused(1, &[&plain[..], &anywhere].concat());
+    has_all(
+        &said,
+        &["other hosts cannot reach 0.0.0.0:7411", "--advertise"],
+    );
+    // It takes its word back.
+    crate::support::kill(first.child.id(), "TERM");
+    assert_eq!(first.ends(), 0);
+    assert_eq!(network.held("founders/0").unwrap(), "");
+
+    // Certificates of two authorities: neither begins with the other.
+    let two = ["--backends", "2", "--mode", "R=1"];
+    let start = |host: usize, certs: &str, who| {
+        let args = network.up_args(host, host, certs);
+        Process::start(network.on(host, PROGRAM).args(args).args(two), who)
+    };
+    let both = [
+        start(0, &certs, "host 0"),
+        start(1, &foreign.of("host1"), "host 1"),
+    ];
+    eventually("one of them says why", || {
+        let parts = ["is to be at", "authority", "Nothing has begun"];
+        let told = both.iter().map(|one| one.log.count(&parts));
+        (told.sum::<usize>() > 0).then_some(())
+    });
+    assert_eq!(network.held("config").unwrap(), "", "nothing was written");
+}
+
+#[test]
+fn a_stranger_is_told_why_and_a_host_that_was_booted_comes_back() {
+    if !can_run() {
+        return;
+    }
+    let mut network = Network::new(5);
+    let authority = network.authority("authority");
+    let foreign = network.authority("foreign");
+    let mut cells = up(&network, &authority);
+    let certs = authority.of("client");
+    set_and_get(&network, &certs, CELL, "before");
+
+    // Its number is another host's.
+    let own = authority.of(&format!("host{STRANGER}"));
+    let said = refused(&network, STRANGER, 0, &own, &[]);
+    let at = format!("{}:7411", address(0));
+    has_all(
+        &said,
+        &[
+            "backend 0 of the cell",
+            &at,
+            "on host host0",
+            "trefoil cell spare",
+            "--here",
+        ],
+    );
+    // It would be reached by nobody.
+    let strange = foreign.of(&format!("host{STRANGER}"));
+    let dir = network.local().join("spare").display().to_string();
+    let listen = format!("{}:7411", address(STRANGER));
+    let spare = [
+        "cell", "spare", "--dir", &dir, "--store", CELL, "--listen", &listen,
+    ];
+    let said = network.refused(STRANGER, &[&spare[..], &["--certs", &strange]].concat());
+    has_all(
+        &said,
+        &["no other backend of the cell is reached", "authority"],
+    );
+    // Nor are clients of another authority let in, or of none.
+    let get = ["get", "before", "--cell", CELL];
+    let said = network.refused(
+        CLIENT,
+        &[&get[..], &["--certs", &foreign.of("client")]].concat(),
+    );
+    has_all(&said, &["authority"]);
+    network.refused(CLIENT, &get);
+    // A directory is of one cell.
+    let dir = network.local().join("cell").display().to_string();
+    let other = "etcd://10.78.0.1:2379/cells/other";
+    let listen = format!("{}:7412", address(0));
+    let args = [
+        "cell", "up", "--dir", &dir, "--store", other, "--here", "0", "--listen", &listen,
+    ];
+    let said = network.refused(
+        0,
+        &[&args[..], &["--certs", &authority.of("host0")]].concat(),
+    );
+    has_all(
+        &said,
+        &["is the directory of the cell", "choose another one"],
+    );
+
+    // A machine is switched off, and on.
+    let before = is_whole(&network, &authority)["config_id"]
+        .as_u64()
+        .unwrap();
+    cells.remove(1).crash();
+    network.boot(1);
+    cells.push(network.up(1, 1, &authority.of("host1"), &[]));
+    let after = eventually("backend 1 has recovered", || {
+        let status = status(&network, &authority)?;
+        let backend = &status["backends"][1];
+        (backend["state"] == "up" && !backend["recovery"].is_null()).then_some(status)
+    });
+    assert_eq!(after["config_id"], before + 1, "{after:#}");
+    let get = network.run(
+        CLIENT,
+        &["get", "before", "--cell", CELL, "--certs", &certs],
+    );
+    assert_eq!(
+        text(&get.stdout).trim_end(),
+        "value",
+        "{}",
+        text(&get.stderr)
+    );
+
+    // Orders are for the backends of their host; the others stay as they are.
+    let here = format!("unix:{dir}");
+    let output = network.run(0, &["cell", "restart", "--cell", &here]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let restarted = is_whole(&network, &authority);
+    assert_ne!(restarted["backends"][0]["pid"], after["backends"][0]["pid"]);
+    assert_eq!(restarted["backends"][2]["pid"], after["backends"][2]["pid"]);
+    let said = network.refused(0, &["cell", "restart", "1", "--cell", &here]);
+    has_all(&said, &["backend 1 is on another host"]);
+    let said = network.refused(0, &["cell", "resize", "--backends", "4", "--cell", &here]);
+    has_all(&said, &["not resized in this release"]);
+    set_and_get(&network, &certs, CELL, "after");
+
+    // etcd is away: what runs serves on, and who starts says so.
+    network.end_etcd();
+    let servers = super::servers();
+    set_and_get(&network, &certs, &servers, "without");
+    cells.remove(1).crash();
+    std::thread::sleep(Duration::from_millis(100));
+    let said = refused(&network, 2, 2, &authority.of("host2"), &[]);
+    has_all(&said, &["etcd cannot be reached"]);
+}
+
+#[test]
+fn a_cell_whose_machines_were_all_switched_off_is_there_again_and_empty() {
+    if !can_run() {
+        return;
+    }
+    let network = Network::new(5);
+    let authority = network.authority("authority");
+    let cells = up(&network, &authority);
+    let certs = authority.of("client");
+    set_and_get(&network, &certs, CELL, "before");
+    let life = network.held("config").unwrap();
+    for (host, cell) in cells.into_iter().enumerate() {
+        cell.crash();
+        network.boot(host);
+    }
+    let _cells = up(&network, &authority);
+    is_whole(&network, &authority);
+    let get = ["get", "before", "--cell", CELL, "--certs", &certs];
+    network.refused(CLIENT, &get);
+    set_and_get(&network, &certs, CELL, "after");
+    let of = |config: &str| -> serde_json::Value {
+        let config: serde_json::Value = serde_json::from_str(config).unwrap();
+        config["life"].clone()
+    };
+    assert_eq!(
+        of(&life),
+        of(&network.held("config").unwrap()),
+        "it is the same cell"
+    );
+}
