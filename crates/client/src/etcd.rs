@@ -15,7 +15,7 @@ pub(crate) use without::EtcdSource;
 mod with {
     use crate::error::ConnectError;
     use crate::rpc::Rpc;
-    use crate::served::ask;
+    use crate::served::{Unanswered, ask};
     use std::sync::Mutex;
     use std::time::{Duration, Instant};
     use trefoil_cell::{
@@ -50,8 +50,10 @@ mod with {
         /// For a client that knows nothing yet.
         pub(crate) fn first(&self, rpc: &Rpc) -> Result<CellConfig, ConnectError> {
             let config = self.load()?;
-            let Some(served) = first_answer(rpc, &config) else {
-                return Ok(config);
+            let served = match first_answer(rpc, &config) {
+                Ok(served) => served,
+                Err(None) => return Ok(config),
+                Err(Some(refused)) => return Err(self.refused(refused)),
             };
             if !config.is_older_than(&served) {
                 return Ok(config);
@@ -151,15 +153,36 @@ mod with {
             }
         }
 
+        /// No backend lets this process in.
+        fn refused(&self, refused: Unanswered) -> ConnectError {
+            let address = self.store.address().to_string();
+            match refused.handshake {
+                Some(source) => ConnectError::Handshake { address, source },
+                None => ConnectError::Unreachable {
+                    address,
+                    reason: refused.why,
+                    is_refusal: true,
+                },
+            }
+        }
+
         fn is_away(&self) -> bool {
             lock(&self.away).is_some_and(|since| since.elapsed() < AWAY)
         }
     }
 
-    /// What the first backend that answers serves.
-    fn first_answer(rpc: &Rpc, config: &CellConfig) -> Option<CellConfig> {
-        let mut addresses = config.backends.iter().flat_map(|b| b.addresses.first());
-        addresses.find_map(|address| Some(ask(rpc, address, ASK_PATIENCE).ok()?.config))
+    /// What the first backend that answers serves. An error says that none does, and, if one
+    /// has refused, why.
+    fn first_answer(rpc: &Rpc, config: &CellConfig) -> Result<CellConfig, Option<Unanswered>> {
+        let mut refused = None;
+        for address in config.backends.iter().flat_map(|b| b.addresses.first()) {
+            match ask(rpc, address, ASK_PATIENCE) {
+                Ok(served) => return Ok(served.config),
+                Err(why) if why.handshake.is_some() || why.is_refusal => refused = Some(why),
+                Err(_) => {}
+            }
+        }
+        Err(refused)
     }
 
     fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

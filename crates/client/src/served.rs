@@ -1,11 +1,11 @@
 //! What backends say of the configuration that they serve.
 
 use crate::cell::CONNECT_PATIENCE;
-use crate::rpc::Rpc;
+use crate::rpc::{Rpc, is_refused};
 use std::time::Duration;
 use trefoil_cell::{CellConfig, Incarnations, RpcAddress};
 use trefoil_rpc::v1;
-use trefoil_tls::Tls;
+use trefoil_tls::{HandshakeError, Tls};
 
 /// What a process with backends serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,7 +49,9 @@ pub struct Unanswered {
     pub why: String,
     /// The two have no authority in common, or one's certificate is not what it has to be:
     /// waiting does not help.
-    pub is_handshake: bool,
+    pub handshake: Option<HandshakeError>,
+    /// It does not let this process in.
+    pub is_refusal: bool,
 }
 
 impl std::fmt::Display for Unanswered {
@@ -62,7 +64,8 @@ impl From<String> for Unanswered {
     fn from(why: String) -> Self {
         Unanswered {
             why,
-            is_handshake: false,
+            handshake: None,
+            is_refusal: false,
         }
     }
 }
@@ -73,16 +76,24 @@ pub(crate) fn ask(
     patience: Duration,
 ) -> Result<Served, Unanswered> {
     let mut client = rpc.open(address)?;
-    let mut is_handshake = false;
+    let (mut handshake, mut is_refusal) = (None, false);
     let call = async {
         let answer = client.config(v1::ConfigRequest {}).await;
         if let Err(status) = &answer {
-            is_handshake = trefoil_rpc::handshake_error(status).is_some();
+            // One that was broken off may have been on its way through a busy moment.
+            let is_other = |why: &&HandshakeError| matches!(why, HandshakeError::Other { .. });
+            let why = trefoil_rpc::handshake_error(status);
+            handshake = why.filter(|why| !is_other(why)).cloned();
+            is_refusal = is_refused(status);
         }
         answer
     };
     let answer = rpc.wait(call, patience);
-    let answer = answer.map_err(|why| Unanswered { why, is_handshake })?;
+    let answer = answer.map_err(|why| Unanswered {
+        why,
+        handshake,
+        is_refusal,
+    })?;
     let answer = answer.into_inner();
     let config = trefoil_cell::decode_config(&answer.config.unwrap_or_default());
     let begun = answer.begun.into_iter();

@@ -320,7 +320,7 @@ fn statistics_count_what_happened() {
     caller.get(0, CONFIG_ID, b"key-1");
     caller.get(0, CONFIG_ID, b"nothing");
     let stats = caller.stats();
-    let process = stats.process.unwrap();
+    let process = stats.process.clone().unwrap();
     assert_eq!(process.pid, std::process::id());
     assert_eq!((process.rpc_mutations, process.rpc_lookups), (100, 2));
     assert_eq!(process.memory_limit_bytes, 1 << 30);

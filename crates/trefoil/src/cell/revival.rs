@@ -13,6 +13,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, ChildStdout};
+use trefoil_cell::CellConfig;
 
 /// The signal's number.
 const KILL: i32 = rustix::process::Signal::KILL.as_raw();
@@ -35,16 +36,14 @@ pub(super) struct Revival {
 }
 
 impl Revival {
-    pub(super) fn new(args: &UpArgs, home: &Home) -> Result<Self, Failure> {
-        let config = home.registry().load().map_err(Failure::of)?;
-        let config =
-            config.ok_or_else(|| Failure::Failed("the cell has no configuration".into()))?;
-        Ok(Revival {
+    /// Of a cell that was begun, or found, with this configuration.
+    pub(super) fn new(args: &UpArgs, home: &Home, config: &CellConfig) -> Self {
+        Revival {
             restart: args.restart.unwrap_or(RESTART_DEFAULT),
             home: home.clone(),
             life: config.life,
             config_id: config.config_id,
-        })
+        }
     }
 
     /// Why a backend is not started, if so.

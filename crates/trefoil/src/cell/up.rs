@@ -89,9 +89,9 @@ pub(super) fn run(args: UpArgs) -> Outcome {
     let corpus = args.load.as_deref().map(corpus).transpose()?;
     let metrics = check_settings(&args)?;
     crate::logging::start();
-    let home = configure(&args, dir, (mode, corpus), count)?;
+    let (home, config) = configure(&args, dir, (mode, corpus), count)?;
     let numbers = (0..count).collect();
-    watch(&given, (args, home, metrics), mode, numbers)
+    watch(&given, (args, home, metrics), &config, numbers)
 }
 
 /// Checks what every cell's backends are started with; where metrics are served.
@@ -166,7 +166,7 @@ fn on_several_hosts(given: &UpArgs, args: UpArgs, mode: Mode) -> Outcome {
         home.let_others_look(true)?;
     }
     let numbers = args.here.clone();
-    watch(given, (args, home, metrics), mode, numbers)
+    watch(given, (args, home, metrics), &config, numbers)
 }
 
 /// Says which backends of this host hold copies of the same keys: what the host's end costs.
@@ -188,7 +188,7 @@ fn warn_of_neighbours(config: &CellConfig, here: &[u32]) {
 fn watch(
     given: &UpArgs,
     (args, home, metrics): (UpArgs, Home, Option<SocketAddr>),
-    mode: Mode,
+    config: &CellConfig,
     numbers: Vec<u32>,
 ) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -200,7 +200,7 @@ fn watch(
         home,
         metrics,
     });
-    runtime.block_on(supervise(given, starter, mode, numbers))
+    runtime.block_on(supervise(given, starter, config, numbers))
 }
 
 /// How many backends the cell that was here before had last; it may have been resized.
@@ -228,13 +228,13 @@ fn corpus(file: &Path) -> Result<CorpusId, Failure> {
     })
 }
 
-/// Writes the cell's configuration and returns where it is.
+/// Writes the cell's configuration, and returns it and where it is.
 fn configure(
     args: &UpArgs,
     dir: &Path,
     (mode, corpus): (Mode, Option<CorpusId>),
     count: u32,
-) -> Result<Home, Failure> {
+) -> Result<(Home, CellConfig), Failure> {
     let home = Home::create(dir, args.config_store.as_deref())?;
     let store = home.registry();
     // Whoever runs there keeps its configuration.
@@ -268,13 +268,13 @@ fn configure(
         .compare_and_swap(expected, &config)
         .map_err(Failure::of)?;
     home.let_others_look(!args.allow_user.is_empty())?;
-    Ok(home)
+    Ok((home, config))
 }
 
 async fn supervise(
     given: &UpArgs,
     starter: Arc<Starter>,
-    mode: Mode,
+    config: &CellConfig,
     numbers: Vec<u32>,
 ) -> Outcome {
     let args = &starter.args;
@@ -313,7 +313,7 @@ async fn supervise(
             MemoryLimit::of(sockets, first_memory)
         }
     };
-    let revival = Revival::new(args, &starter.home)?;
+    let revival = Revival::new(args, &starter.home, config);
     let mut drained = BTreeSet::new();
     let mut plan: Option<Plan> = None;
     let mut resizing: Option<Resizing> = None;
@@ -343,7 +343,7 @@ async fn supervise(
         let mut ground = Ground {
             starter: &starter,
             address: &address,
-            mode,
+            mode: config.mode,
             memory: limit,
             backends: &mut backends,
             spares: &mut spares,

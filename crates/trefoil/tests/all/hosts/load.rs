@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use trefoil_client::{Cell, CertFiles, CertUse, Lookup, Mutated, Options, SetOptions, Tls};
 
 const KEYS: u64 = 64;
@@ -14,29 +14,36 @@ const KEYS: u64 = 64;
 /// See the module.
 pub(super) struct Load {
     stop: Arc<AtomicBool>,
-    rounds: Arc<AtomicU64>,
+    did: Arc<Did>,
     wrong: Arc<Mutex<Vec<String>>>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// What was done.
-#[derive(Debug)]
-pub(super) struct Did {
-    pub(super) rounds: u64,
+#[derive(Debug, Default)]
+struct Did {
+    rounds: AtomicU64,
+    /// A SET and a GET, one after the other.
+    longest_ms: AtomicU64,
 }
 
 impl Load {
     pub(super) fn begin(network: &Network, host: usize, cell: &str, certs: &Path) -> Self {
         let stop = Arc::<AtomicBool>::default();
-        let rounds = Arc::<AtomicU64>::default();
+        let did = Arc::<Did>::default();
         let wrong = Arc::<Mutex<Vec<String>>>::default();
         let files = CertFiles::in_directory(certs);
         let tls = Tls::read(&files, CertUse::Client).unwrap();
-        let (ended, done, told) = (Arc::clone(&stop), Arc::clone(&rounds), Arc::clone(&wrong));
+        let (ended, done, told) = (Arc::clone(&stop), Arc::clone(&did), Arc::clone(&wrong));
         let cell = cell.to_owned();
         let thread = network.spawn_within(host, move || {
             let cell = Cell::connect_with(&cell, Some(tls)).unwrap();
-            let mut client = cell.client(Options::default());
+            // A machine that is busy with other tests stands still for seconds.
+            let options = Options {
+                deadline: Duration::from_secs(30),
+                ..Options::default()
+            };
+            let mut client = cell.client(options);
             crate::support::reaches_all(&mut client);
             let tell = |what: String| {
                 told.lock()
@@ -48,6 +55,7 @@ impl Load {
                 round += 1;
                 for key in 0..KEYS {
                     let (name, value) = (format!("key-{key}"), round.to_string());
+                    let begin = Instant::now();
                     let set = client.set(name.as_bytes(), value.as_bytes(), SetOptions::default());
                     if !matches!(set, Ok(Mutated::Stored { .. })) {
                         tell(format!("set {name} in round {round}: {set:?}"));
@@ -56,14 +64,16 @@ impl Load {
                         Ok(Lookup::Hit(hit)) if hit.value == value.as_bytes() => {}
                         other => tell(format!("get {name} in round {round}: {other:?}")),
                     }
+                    let took_ms = begin.elapsed().as_millis() as u64;
+                    done.longest_ms.fetch_max(took_ms, Ordering::Relaxed);
                 }
-                done.store(round, Ordering::Relaxed);
+                done.rounds.store(round, Ordering::Relaxed);
                 std::thread::sleep(Duration::from_millis(2));
             }
         });
         Load {
             stop,
-            rounds,
+            did,
             wrong,
             thread: Some(thread),
         }
@@ -71,9 +81,10 @@ impl Load {
 
     /// Waits until it has done something more, and nothing was wrong until then.
     pub(super) fn goes_on(&self) {
-        let rounds = self.rounds.load(Ordering::Relaxed);
+        let rounds = || self.did.rounds.load(Ordering::Relaxed);
+        let before = rounds();
         eventually("the load goes on", || {
-            (self.rounds.load(Ordering::Relaxed) >= rounds + 3).then_some(())
+            (rounds() >= before + 3).then_some(())
         });
         self.check();
     }
@@ -88,12 +99,10 @@ impl Load {
         );
     }
 
-    pub(super) fn end(mut self) -> Did {
+    pub(super) fn end(mut self) {
         self.stop();
+        eprintln!("{:?}", self.did);
         self.check();
-        Did {
-            rounds: self.rounds.load(Ordering::Relaxed),
-        }
     }
 
     fn stop(&mut self) {
