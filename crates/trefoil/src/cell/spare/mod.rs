@@ -38,7 +38,12 @@ pub(super) fn run(args: SpareArgs) -> Outcome {
     let users = crate::users::policy(&args.allow_user)?;
     let metrics = crate::serve::metrics_address(&args.metrics)?;
     crate::logging::start();
-    let site = Spread::of(&args.host, &[SPARE])?;
+    // Without an address it is of a cell on one host.
+    let number: &[u32] = match args.host.listen {
+        Some(_) => &[SPARE],
+        None => &[],
+    };
+    let site = Spread::of(&args.host, number)?;
     let store = home::etcd(&args.store)?;
     let directory = DirectoryStore::create(&args.dir).map_err(Failure::of)?;
     store.check_directory(&directory).map_err(Failure::of)?;
