@@ -45,7 +45,8 @@ impl Nobody {
         }
         job.is_compiled = true;
         let mut answer = ScriptValue::Nil;
-        for line in job.program().to_vec().split(|byte| *byte == b'\n') {
+        let program = job.program().to_vec();
+        for line in program.split(|byte| *byte == b'\n') {
             match line {
                 [b'!', words @ ..] => {
                     job.answer = Some(Err(words.to_vec()));

@@ -554,11 +554,14 @@ impl Run {
     }
 }
 
+/// KEYS, or ARGV.
+pub(super) type Words = Vec<Vec<u8>>;
+
 /// KEYS and ARGV of a script or a function, or answers what is wrong with them.
 pub(super) fn keys_of<K: Keyspace>(
     call: &mut Call<'_, '_, '_, K>,
     no_number: &str,
-) -> Option<(Vec<Vec<u8>>, Vec<Vec<u8>>)> {
+) -> Option<(Words, Words)> {
     let arguments = call.arguments;
     let Some(key_count) = number(arguments.get(2)) else {
         call.reply.error(no_number);

@@ -308,7 +308,8 @@ pub(super) fn info<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Result<(), Pe
     let asks_as_usual = arguments.len() == 1 || asks(&["default"]);
     let mut text = String::new();
     for (section, is_usual) in SECTIONS {
-        if !asks_for_all && !(asks_as_usual && is_usual) && !asks(&[section]) {
+        let is_asked = asks_for_all || asks_as_usual && is_usual || asks(&[section]);
+        if !is_asked {
             continue;
         }
         if !text.is_empty() {

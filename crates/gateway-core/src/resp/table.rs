@@ -138,6 +138,10 @@ const TWO_KEYS: (i64, i64, i64) = (1, 2, 1);
 const SECOND: (i64, i64, i64) = (2, 2, 1);
 const NO_KEY: (i64, i64, i64) = (0, 0, 0);
 
+#[allow(
+    clippy::too_many_arguments,
+    reason = "the columns of the table below, in its order"
+)]
 const fn spec(
     name: &'static str,
     id: Id,

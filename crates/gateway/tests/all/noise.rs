@@ -95,7 +95,8 @@ struct Writer<'a> {
 
 impl Writer<'_> {
     fn pick(&mut self, from: &[&'static str]) -> &'static str {
-        *self.random.pick(from)
+        let picked: &&str = self.random.pick(from);
+        picked
     }
 
     fn number(&mut self) -> String {

@@ -54,7 +54,8 @@ pub(in crate::whole) struct Ask {
 }
 
 impl Ask {
-    pub(super) fn new(&self) -> Rc<Process> {
+    /// Who asks.
+    pub(super) fn taker(&self) -> Rc<Process> {
         Rc::clone(&self.new)
     }
 

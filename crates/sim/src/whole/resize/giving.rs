@@ -153,8 +153,8 @@ impl Process {
     fn tell(self: &Rc<Self>, net: &Net, ask: &Ask) -> Option<Reply<Vec<u8>>> {
         self.look_at_part(net);
         let (now, store) = (self.now(net), &self.store);
-        let taker = ask.new().number;
-        let of = ask.new().store.config().shards;
+        let taker = ask.taker().number;
+        let of = ask.taker().store.config().shards;
         match &ask.asked.what {
             Wanted::Items {
                 local,

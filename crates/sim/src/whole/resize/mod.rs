@@ -193,7 +193,7 @@ pub(super) fn run(net: &Net, errand: Errand) {
         Errand::Heed(process) => process.heed(net),
         Errand::Round(process) => process.round(net),
         Errand::Ask(ask) => giving::asked(net, ask),
-        Errand::Answered(ask, reply) => ask.new().answered(net, &ask, reply),
+        Errand::Answered(ask, reply) => ask.taker().answered(net, &ask, reply),
         Errand::Order(order) => giving::ordered(net, order),
         Errand::BreakOff(process) => process.break_off(net),
         Errand::Leave(process) => process.end(net, true),
