@@ -296,17 +296,29 @@ impl<D: AsRef<[u8]>> Handover<D> {
         self.phase == Phase::Freeze && self.under_way.is_empty()
     }
 
+    /// Everything is copied, and the predecessor is about to be asked to go: makes the store
+    /// ready to serve, which rewrites the header of each bucket. Operations wait from when the
+    /// predecessor goes. Nobody reads or writes this store yet.
+    pub fn make_ready(&self, store: &Store) {
+        for shard in 0..store.shard_count() {
+            store.set_recovering(shard, false);
+        }
+    }
+
     /// The predecessor has gone: the store serves.
     pub fn finish(self, store: &Store) -> Moved {
         for shard in 0..store.shard_count() {
             store.reserve(shard, 0);
-            store.set_recovering(shard, false);
         }
+        self.make_ready(store);
         self.moved
     }
 
     /// It took too long: the predecessor takes mutations again. What they change is copied.
-    pub fn again(&mut self) {
+    pub fn again(&mut self, store: &Store) {
+        for shard in 0..store.shard_count() {
+            store.set_recovering(shard, true);
+        }
         self.phase = Phase::Changes;
         self.units_before = u64::MAX;
     }

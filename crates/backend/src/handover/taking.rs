@@ -43,6 +43,9 @@ const _: () = assert!(
 /// How often it is tried to copy the rest in time, and the pause after the first attempt.
 const ATTEMPTS_MAX: u32 = 8;
 const ATTEMPT_PAUSE: Duration = Duration::from_millis(100);
+/// Of so many items at most, the store is made ready before the predecessor goes: three
+/// milliseconds for a million.
+const READY_ITEMS_MAX: u64 = 4_000_000;
 
 /// What it took to take a backend over.
 #[derive(Clone, Copy, Debug)]
@@ -190,10 +193,16 @@ async fn copy_and_release(
         // The predecessor stands still.
         let pace = CopyPace::new(None);
         copy(&mut handover, predecessor, member, Handover::is_done, pace).await?;
+        // Of more items it would take too long of the time in which nothing is stored.
+        if handover.moved().items <= READY_ITEMS_MAX {
+            handover.make_ready(&member.store);
+        }
         match predecessor.release().await {
             Ok(()) => return Ok(handover),
             // A busy machine.
-            Err(HandoverError::Late { .. }) if attempt < ATTEMPTS_MAX => handover.again(),
+            Err(HandoverError::Late { .. }) if attempt < ATTEMPTS_MAX => {
+                handover.again(&member.store);
+            }
             Err(error) => return Err(error),
         }
         tokio::time::sleep(ATTEMPT_PAUSE * attempt).await;

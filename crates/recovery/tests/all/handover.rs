@@ -444,11 +444,14 @@ fn one_that_was_too_late_copies_what_has_changed_since_and_tries_again() {
     let mut moving = Move::new(1_000);
     while moving.step().is_some() {}
     assert!(moving.machine.is_done());
+    moving.machine.make_ready(&moving.new);
+    assert!(!moving.new.is_recovering(0));
     // Nobody came for it in time.
     (0..moving.old.shard_count()).for_each(|shard| moving.old.freeze(shard, false));
     assert!(moving.set("key 3", b"later"));
     assert!(moving.erase("key 4"));
-    moving.machine.again();
+    moving.machine.again(&moving.new);
+    assert!(moving.new.is_recovering(0));
     moving.run(|_, _| {});
     assert_eq!(moving.wrong(), None);
     assert_eq!(get(&moving.new, "key 3"), Some(b"later".to_vec()));

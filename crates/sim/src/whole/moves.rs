@@ -168,6 +168,7 @@ impl Process {
             return self.become_backend(net, &held);
         }
         if is_done {
+            now.machine.make_ready(&self.store);
             steps.push(step(What::Release));
             now.is_releasing = true;
         }
@@ -294,7 +295,7 @@ impl Process {
         let mut taking = self.taking.borrow_mut();
         let Some(now) = taking.as_mut() else { return };
         match (&step.what, said) {
-            (What::Again, _) => now.machine.again(),
+            (What::Again, _) => now.machine.again(&self.store),
             (What::Ask(number, _), Some(Said::Reply(reply))) => {
                 let taken = now
                     .machine

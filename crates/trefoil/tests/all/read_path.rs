@@ -6,6 +6,9 @@ use trefoil_client::{Lookup, Options, SetOptions};
 const KEYS: usize = 2_000;
 /// Enough for several batches of reported reads.
 const ROUNDS: usize = 10;
+/// On a machine that is busy otherwise a backend does not take reported reads in time, and
+/// the client keeps them once; what a read allocates, it allocates every time.
+const ATTEMPTS: usize = 5;
 
 #[test]
 fn reads_allocate_nothing_once_buffers_have_their_size() {
@@ -35,10 +38,14 @@ fn reads_allocate_nothing_once_buffers_have_their_size() {
             hits
         };
         assert_eq!(read_all(1), 2 * KEYS, "{mode}");
-        let mut hits = 0;
-        let allocated = allocation_counter::measure(|| hits = read_all(ROUNDS));
-        assert_eq!(hits, 2 * KEYS * ROUNDS, "{mode}");
-        assert_eq!(allocated.count_total, 0, "{mode}");
+        let mut attempt = || {
+            let mut hits = 0;
+            let allocated = allocation_counter::measure(|| hits = read_all(ROUNDS));
+            assert_eq!(hits, 2 * KEYS * ROUNDS, "{mode}");
+            allocated.count_total
+        };
+        let least = (0..ATTEMPTS).map(|_| attempt()).find(|count| *count == 0);
+        assert_eq!(least, Some(0), "{mode}: every attempt has allocated");
         cell.stop();
     }
 }
