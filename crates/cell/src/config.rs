@@ -208,6 +208,14 @@ impl CellConfig {
         self.config_id < other.config_id
     }
 
+    /// Whether a store that holds this one, when `other` is served, has lost what came
+    /// between: it is older, or it is another configuration of the same id. Then the store
+    /// was restored from a backup, and somebody has changed what was there.
+    pub fn is_overruled_by(&self, other: &CellConfig) -> bool {
+        let is_same_id = self.topology_id() == other.topology_id();
+        self.is_older_than(other) || (is_same_id && self != other)
+    }
+
     /// The same cell with everything at or below `floor` flushed; `None` if
     /// there is no config id left for it.
     pub fn flushed(&self, floor: Version) -> Option<CellConfig> {

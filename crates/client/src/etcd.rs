@@ -2,7 +2,7 @@
 //!
 //! etcd says where the cell is. What the backends serve is what counts, so they are
 //! asked, too: whoever knows something newer is believed, and an etcd that says
-//! something older was restored from a backup. A new client refuses to begin with that;
+//! something older, or something else of the same id, was restored from a backup. A new client refuses to begin with that;
 //! one that is there already goes on with what the backends say, and without etcd it
 //! does so, too.
 
@@ -55,12 +55,12 @@ mod with {
                 Err(None) => return Ok(config),
                 Err(Some(refused)) => return Err(self.refused(refused)),
             };
-            if !config.is_older_than(&served) {
+            if !config.is_overruled_by(&served) {
                 return Ok(config);
             }
             // Backends follow etcd: it may have been changed between the two looks.
             let again = self.load()?;
-            if !again.is_older_than(&served) {
+            if !again.is_overruled_by(&served) {
                 return Ok(again);
             }
             Err(self.older(&again, &served).into())
@@ -131,10 +131,13 @@ mod with {
             let is_away = loaded.as_ref().is_err_and(ConfigStoreError::is_outage);
             *lock(&self.away) = is_away.then(Instant::now);
             let loaded = match loaded {
-                Ok(config) if config.is_older_than(known) => Err(self.older(&config, known)),
+                Ok(config) if config.is_overruled_by(known) => Err(self.older(&config, known)),
                 loaded => loaded,
             };
-            if let Err(error @ ConfigStoreError::Older { .. }) = &loaded {
+            if let Err(
+                error @ (ConfigStoreError::Older { .. } | ConfigStoreError::TwoOfOneId { .. }),
+            ) = &loaded
+            {
                 let text = error.to_string();
                 let mut told = lock(&self.told);
                 if *told != text {
@@ -146,11 +149,7 @@ mod with {
         }
 
         fn older(&self, found: &CellConfig, known: &CellConfig) -> ConfigStoreError {
-            ConfigStoreError::Older {
-                address: self.store.address().to_string(),
-                found: Some(found.topology_id()),
-                known: known.topology_id(),
-            }
+            ConfigStoreError::overruled(self.store.address().to_string(), Some(found), known)
         }
 
         /// No backend lets this process in.

@@ -154,6 +154,17 @@ pub enum ConfigStoreError {
         /// What was seen before.
         known: TopologyId,
     },
+    /// It was restored from an old backup, and changed since: a configuration of the same id
+    /// was in force before.
+    #[error(
+        "{address} holds another configuration {id} than the one that is in force: it was restored from an old backup, and changed since. That is refused; the cell's data is served on, its configuration cannot change. `trefoil cell restore-config --store {address}` writes what the backends know"
+    )]
+    TwoOfOneId {
+        /// Which store.
+        address: String,
+        /// Of both.
+        id: TopologyId,
+    },
     /// It has forgotten incarnations.
     #[error(
         "{address} counts {found} starts of backend {number}, and there were {known}: it was restored from an old backup. `trefoil cell restore-config --store {address}` writes what the backends know"
@@ -326,6 +337,20 @@ pub enum ConfigStoreError {
 }
 
 impl ConfigStoreError {
+    /// That the store at `address` holds `found`, which `known` overrules
+    /// ([`CellConfig::is_overruled_by`]).
+    pub fn overruled(address: String, found: Option<&CellConfig>, known: &CellConfig) -> Self {
+        let (found, known) = (found.map(CellConfig::topology_id), known.topology_id());
+        match found == Some(known) {
+            true => ConfigStoreError::TwoOfOneId { address, id: known },
+            false => ConfigStoreError::Older {
+                address,
+                found,
+                known,
+            },
+        }
+    }
+
     /// Whether the store is away, and trying again later may help without anybody doing
     /// anything.
     pub fn is_outage(&self) -> bool {
@@ -343,6 +368,7 @@ impl ConfigStoreError {
             || matches!(
                 self,
                 ConfigStoreError::Older { .. }
+                    | ConfigStoreError::TwoOfOneId { .. }
                     | ConfigStoreError::OlderCount { .. }
                     | ConfigStoreError::Refused { .. }
                     | ConfigStoreError::Corrupt { .. }

@@ -104,7 +104,7 @@ pub(super) fn run(args: BackendArgs) -> Outcome {
     }
     let lock = store.claim(number).map_err(Failure::of)?;
     if store.is_remote() {
-        check_peers(&*store, &home.address(), Some(number), home.tls()).map_err(Failure::of)?;
+        check_peers(&*store, &home.address(), &[number], home.tls()).map_err(Failure::of)?;
         // Again: from now on, whoever would give the place away finds that somebody has it.
         check_place(&home, number)?;
     }
@@ -141,18 +141,18 @@ fn check_place(home: &Home, number: u32) -> Result<(), Failure> {
     }
 }
 
-/// Refuses what is older than what the cell's backends serve, but for the one that this
-/// process is: its configuration, and how often they have begun. Then etcd was restored from
-/// an old backup, and this process has not seen what was there.
+/// Refuses what is older than what the cell's backends serve, but for those that are `own`:
+/// its configuration, and how often they have begun. Then etcd was restored from an old
+/// backup, and this process has not seen what was there.
 pub(super) fn check_peers(
     store: &dyn BackendRegistry,
     address: &str,
-    own: Option<u32>,
+    own: &[u32],
     tls: Option<&Tls>,
 ) -> Result<(), ConfigStoreError> {
     let none = || ConfigStoreError::NoCellInEtcd(address.to_owned());
     let config = store.load()?.ok_or_else(none)?;
-    let others = config.backends.iter().filter(|b| Some(b.number) != own);
+    let others = config.backends.iter().filter(|b| !own.contains(&b.number));
     let addresses: Vec<RpcAddress> = others.flat_map(|b| b.addresses.first().cloned()).collect();
     let answers = trefoil_client::served(&addresses, tls);
     let is_none = answers.iter().all(Result::is_err);
@@ -175,13 +175,14 @@ pub(super) fn check_peers(
     };
     // It may have been changed since it was looked at.
     let config = store.load()?;
-    let is_older = |config: &CellConfig| config.is_older_than(&served.config);
-    let Some(config) = config.as_ref().filter(|config| !is_older(config)) else {
-        return Err(ConfigStoreError::Older {
-            address: address.to_owned(),
-            found: config.as_ref().map(CellConfig::topology_id),
-            known: served.config.topology_id(),
-        });
+    let is_overruled = |config: &CellConfig| {
+        let mut others = answers.iter();
+        others.any(|other| config.is_overruled_by(&other.config))
+    };
+    let Some(config) = config.as_ref().filter(|config| !is_overruled(config)) else {
+        let address = address.to_owned();
+        let found = config.as_ref();
+        return Err(ConfigStoreError::overruled(address, found, &served.config));
     };
     // The configuration may be the same, and starts forgotten.
     let counted = store.incarnations()?;

@@ -9,6 +9,7 @@
 //! ```
 
 use crate::args::UpArgs;
+use crate::cell::backend;
 use crate::cell::home::Home;
 use crate::cell::rehearsal::{Rehearsal, Unreached};
 use crate::cell::up;
@@ -22,6 +23,7 @@ use trefoil_cell::{
     FounderRegistration, Founders, Mode,
 };
 use trefoil_layout::{KeyHasher, Version};
+use trefoil_tls::Tls;
 
 /// Between two looks at who else has come.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -92,12 +94,15 @@ pub(super) fn join(
         Some(config) => Some(config),
         None => Founding::new(store, &own, plan, rehearsal).wait()?,
     };
-    config.map(|config| go_on(store, &own, config)).transpose()
+    let tls = home.tls();
+    let went_on = config.map(|config| go_on(store, tls, &own, config));
+    went_on.transpose()
 }
 
 /// Takes the places that the configuration has for this host.
 fn go_on(
     store: &EtcdStore,
+    tls: Option<&Tls>,
     own: &[BackendConfig],
     mut config: CellConfig,
 ) -> Result<CellConfig, Failure> {
@@ -107,6 +112,7 @@ fn go_on(
             "the cell in {address} has its backends on one host: choose another path for one on several hosts, or start it there without --here"
         )));
     }
+    let mut is_compared = false;
     for backend in own {
         let number = backend.number;
         let Some(place) = config.backend(number) else {
@@ -126,6 +132,14 @@ fn go_on(
                 registered: store.registered_as(number),
                 own: shown(backend),
             }));
+        }
+        if !is_compared {
+            // Over an old backup of etcd it would be a second configuration of an id that is
+            // in force: two, each with backends that follow it.
+            let numbers: Vec<u32> = own.iter().map(|backend| backend.number).collect();
+            let compared = backend::check_peers(store, &address.to_string(), &numbers, tls);
+            compared.map_err(Failure::of)?;
+            is_compared = true;
         }
         config = store.move_in(backend).map_err(Failure::of)?;
         tracing::info!(

@@ -57,7 +57,7 @@ impl Known {
             }
             return;
         }
-        if !config.is_older_than(&self.config) {
+        if !config.is_overruled_by(&self.config) {
             self.config = config.clone();
         }
         for (&number, &count) in incarnations {
@@ -207,13 +207,10 @@ impl Calls {
         let found = held.as_ref().map(|held| &held.config);
         let address = || self.address.to_string();
         if let Some(known) = known
-            && found.is_none_or(|found| found.is_older_than(&known.config))
+            && found.is_none_or(|found| found.is_overruled_by(&known.config))
         {
-            return Err(ConfigStoreError::Older {
-                address: address(),
-                found: found.map(CellConfig::topology_id),
-                known: known.config.topology_id(),
-            });
+            let error = ConfigStoreError::overruled(address(), found, &known.config);
+            return Err(error);
         }
         if let (Some(known), Some(held)) = (known, &held)
             && held.config.life == known.config.life
@@ -455,9 +452,9 @@ impl Calls {
         {
             let newest = self.newest().map(|known| known.config);
             let is_old = |config: Option<&CellConfig>| {
-                newest
-                    .as_ref()
-                    .is_some_and(|newest| config.is_none_or(|config| config.is_older_than(newest)))
+                newest.as_ref().is_some_and(|newest| {
+                    config.is_none_or(|config| config.is_overruled_by(newest))
+                })
             };
             if !is_old(config.as_ref()) {
                 return Ok(config);

@@ -98,7 +98,7 @@ impl Stand {
         backend::check_peers(
             &self.store,
             &self.store.address().to_string(),
-            None,
+            &[],
             self.tls(),
         )?;
         let mut spare = self.store.spare();
@@ -211,12 +211,7 @@ impl Stand {
     ) -> Result<Server, Hindrance> {
         let store = &self.store;
         let place = store.claim_place(number, spare, &self.directory)?;
-        backend::check_peers(
-            store,
-            &store.address().to_string(),
-            Some(number),
-            self.tls(),
-        )?;
+        backend::check_peers(store, &store.address().to_string(), &[number], self.tls())?;
         let none = || ConfigStoreError::NoCellInEtcd(store.address().to_string());
         let config = store.load()?.ok_or_else(none)?;
         // The server begins another one. So it is never the first: whoever takes a dead
