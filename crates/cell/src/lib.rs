@@ -49,7 +49,8 @@ pub use store::{
     SpareRegistration, TlsFiles,
 };
 pub use token::{
-    TOKEN_FILE_VARIABLE, Token, TokenError, TokenFile, credentials, named_token_problem, read_token,
+    TOKEN_FILE_VARIABLE, Token, TokenError, TokenFile, credentials, named_token_problem,
+    read_token, use_token_file,
 };
 pub use trefoil_layout::placement::{COPY_COUNT_MAX, Cohort, Placement};
 pub use wire::{

@@ -18,13 +18,28 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use subtle::ConstantTimeEq as _;
 use trefoil_rpc::Credentials;
 
 /// Names a file with a token for servers that are not found by themselves.
 pub const TOKEN_FILE_VARIABLE: &str = "TREFOIL_TOKEN_FILE";
+
+/// What [`use_token_file`] was given.
+static CHOSEN: OnceLock<PathBuf> = OnceLock::new();
+
+/// Has this process show the token in `path` to all servers, as if the environment named
+/// that file; for those who were given it by an option. The first call counts.
+pub fn use_token_file(path: &Path) {
+    let _ = CHOSEN.set(path.to_owned());
+}
+
+/// The file that was chosen, or that the environment names.
+fn named_file() -> Option<PathBuf> {
+    let chosen = CHOSEN.get().cloned();
+    chosen.or_else(|| std::env::var_os(TOKEN_FILE_VARIABLE).map(PathBuf::from))
+}
 
 /// Lengths of a token, in bytes.
 const LEN_MIN: usize = 32;
@@ -184,8 +199,7 @@ pub fn read_token(path: &Path) -> Result<Token, TokenError> {
 
 /// Why the token file that the environment names cannot be used, if it names one.
 pub fn named_token_problem() -> Option<TokenError> {
-    let path = std::env::var_os(TOKEN_FILE_VARIABLE)?;
-    read_token(Path::new(&path)).err()
+    read_token(&named_file()?).err()
 }
 
 fn file_name(address: SocketAddr) -> String {
@@ -251,8 +265,8 @@ pub fn credentials(address: &RpcAddress) -> Credentials {
         {
             return token.clone();
         }
-        let token = match std::env::var_os(TOKEN_FILE_VARIABLE) {
-            Some(path) => read_token(Path::new(&path)).ok(),
+        let token = match named_file() {
+            Some(path) => read_token(&path).ok(),
             None => address.and_then(find),
         };
         let token = token.map(|token| Arc::from(token.0));

@@ -157,7 +157,10 @@ pub(super) fn check_peers(
     let answers = trefoil_client::served(&addresses, tls);
     let is_none = answers.iter().all(Result::is_err);
     let refusals = answers.iter().filter_map(|answer| answer.as_ref().err());
-    if let Some(refusal) = refusals.clone().find(|refusal| refusal.handshake.is_some()) {
+    if let Some(refusal) = refusals
+        .clone()
+        .find(|refusal| refusal.handshake.is_some() || refusal.is_refusal)
+    {
         // One that reaches nobody recovers from nobody, and nobody reaches it.
         match is_none {
             true => {

@@ -73,6 +73,13 @@ impl Spread {
         }))
     }
 
+    /// Has this process show the token to the other hosts, as its backends do.
+    pub(super) fn use_token(&self) {
+        if let Some(file) = &self.token_file {
+            trefoil_cell::use_token_file(file);
+        }
+    }
+
     /// Where the backend `number` listens for others, over TCP and for metrics, beside what
     /// `options` say.
     pub(super) fn listen(&self, number: u32, options: ListenOptions) -> ListenOptions {
