@@ -36,6 +36,8 @@ const REACH_PATIENCE: Duration = Duration::from_secs(10);
 pub(super) struct CellPlan {
     pub(super) mode: Mode,
     pub(super) backends: u32,
+    /// Whether so many backends were asked for, and are no default.
+    is_count_given: bool,
     name: String,
     settings: StoreSettings,
 }
@@ -46,9 +48,27 @@ impl CellPlan {
         CellPlan {
             mode,
             backends,
+            is_count_given: args.backends.is_some(),
             name: name.unwrap_or_else(|| up::NAME_DEFAULT.into()),
             settings: StoreSettings::from(&args.store),
         }
+    }
+
+    /// Refuses a cell that is there, and is not what was asked for.
+    fn check(&self, config: &CellConfig) -> Result<(), Failure> {
+        let (mode, count) = (self.mode, self.backends);
+        let (found_mode, found) = (config.mode, config.backends.len() as u32);
+        if found_mode != mode {
+            return Err(Failure::Usage(format!(
+                "--mode {mode}: the cell is {found_mode}; give --mode {found_mode}"
+            )));
+        }
+        if self.is_count_given && count != found {
+            return Err(Failure::Usage(format!(
+                "--backends {count}: the cell has {found}; leave it out, or give {found}"
+            )));
+        }
+        Ok(())
     }
 
     /// All of it, in words.
@@ -95,7 +115,7 @@ pub(super) fn join(
         None => Founding::new(store, &own, plan, rehearsal).wait()?,
     };
     let tls = home.tls();
-    let went_on = config.map(|config| go_on(store, tls, &own, config));
+    let went_on = config.map(|config| go_on(store, tls, &own, plan, config));
     went_on.transpose()
 }
 
@@ -104,6 +124,7 @@ fn go_on(
     store: &EtcdStore,
     tls: Option<&Tls>,
     own: &[BackendConfig],
+    plan: &CellPlan,
     mut config: CellConfig,
 ) -> Result<CellConfig, Failure> {
     let address = store.address();
@@ -112,6 +133,8 @@ fn go_on(
             "the cell in {address} has its backends on one host: choose another path for one on several hosts, or start it there without --here"
         )));
     }
+    // Before anything is written.
+    plan.check(&config)?;
     let mut is_compared = false;
     for backend in own {
         let number = backend.number;

@@ -144,23 +144,12 @@ fn on_several_hosts(given: &UpArgs, args: UpArgs, mode: Mode) -> Outcome {
         return usage("give --store and --listen".into());
     };
     let plan = CellPlan::of(&args, mode, count);
+    spread.use_token();
     let rehearsal = Rehearsal::begin(spread)?;
     let Some(config) = founding::join(&home, store, &plan, &rehearsal)? else {
         return Ok(ExitCode::SUCCESS);
     };
     drop(rehearsal);
-    if config.mode != mode {
-        let found = config.mode;
-        return usage(format!(
-            "--mode {mode}: the cell is {found}; give --mode {found}"
-        ));
-    }
-    let found = config.backends.len() as u32;
-    if args.backends.is_some_and(|count| count != found) {
-        return usage(format!(
-            "--backends {count}: the cell has {found}; leave it out, or give {found}"
-        ));
-    }
     warn_of_neighbours(&config, &args.here);
     if !args.allow_user.is_empty() {
         home.let_others_look(true)?;
@@ -239,6 +228,13 @@ fn configure(
     let store = home.registry();
     // Whoever runs there keeps its configuration.
     let known = store.load().map_err(Failure::of)?;
+    // Even if nobody is registered there: its hosts are off, or cut off from etcd.
+    if known.as_ref().is_some_and(CellConfig::is_spread) {
+        let address = home.address();
+        return Err(Failure::Usage(format!(
+            "the cell in {address} is on several hosts: give --here and --listen, or choose another path for one on this host"
+        )));
+    }
     let ever = known
         .as_ref()
         .map_or(0, |config| config.backends.len() as u32);
