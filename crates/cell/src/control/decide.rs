@@ -243,6 +243,10 @@ fn pick<'v>(
             continue;
         }
         let (process, host) = (spare.process, spare.host.clone());
+        if !spare.is_for(&view.config) {
+            unusable.push(Unusable::Kind { process, host });
+            continue;
+        }
         if let Some(&cell) = layouts.iter().find(|layout| **layout != spare.layout) {
             let layout = spare.layout;
             unusable.push(Unusable::Layout {

@@ -145,6 +145,16 @@ pub enum Unusable {
         /// Theirs.
         cell: u16,
     },
+    /// It is of a cell on one host and this is one on several, or the other way round.
+    #[error(
+        "spare {process} on {host} is not of this cell's kind: with --listen for a cell on several hosts, without for one on one host"
+    )]
+    Kind {
+        /// Its process.
+        process: u32,
+        /// Its host.
+        host: String,
+    },
     /// Its sockets lead nowhere from where the others are.
     #[error(
         "spare {process} is on {host}, and the cell's backends are reached by Unix sockets of another host"

@@ -97,6 +97,12 @@ impl Spare {
         }
     }
 
+    /// Whether it is of the cell's kind: one that other hosts reach is for a cell on several
+    /// hosts, and no other is.
+    pub fn is_for(&self, config: &CellConfig) -> bool {
+        self.place.is_some() == config.is_spread()
+    }
+
     /// Whether the configuration names this process as that backend.
     pub fn is(&self, backend: &BackendConfig) -> bool {
         self.addresses == backend.addresses && self.place == backend.place

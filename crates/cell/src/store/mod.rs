@@ -279,6 +279,14 @@ pub enum ConfigStoreError {
         /// Its host.
         host: String,
     },
+    /// A spare of a cell on one host where the cell is on several, or the other way round.
+    #[error("{address}: {}", kind_text(*is_spread))]
+    OtherKind {
+        /// Which store.
+        address: String,
+        /// Whether the cell is on several hosts.
+        is_spread: bool,
+    },
     /// The directory belongs to another cell in etcd.
     #[error(
         "{directory} is the directory of the cell {theirs} in etcd, not of {ours}: choose another one (or remove its file {file}, if that cell is no more)"
@@ -389,6 +397,15 @@ impl ConfigStoreError {
 
 fn id_text(id: Option<TopologyId>) -> String {
     id.map_or_else(|| "none".to_owned(), |id| id.to_string())
+}
+
+fn kind_text(is_spread: bool) -> &'static str {
+    match is_spread {
+        true => {
+            "the cell is on several hosts, and this spare would be reached on its own host only: give it --listen and --certs as the cell's hosts have them"
+        }
+        false => "the cell's backends are on one host: start the spare there, without --listen",
+    }
 }
 
 fn registered_text(registered: &Option<String>) -> String {

@@ -272,7 +272,10 @@ fn without_a_fitting_spare_nothing_happens() {
     other_layout.layout = 999;
     let mut other_host = spare("b");
     other_host.boot = "elsewhere".into();
-    view.spares = vec![other_layout, other_host];
+    // Of a cell on several hosts.
+    let mut other_kind = spare("d");
+    other_kind.place = Some("d".into());
+    view.spares = vec![other_layout, other_host, other_kind];
     let Hindrance::NoSpare { unusable, .. } = refused(&view, &health(&view)) else {
         panic!("it is used");
     };
@@ -285,7 +288,8 @@ fn without_a_fitting_spare_nothing_happens() {
                     cell: LAYOUT,
                     ..
                 },
-                Unusable::Host { .. }
+                Unusable::Host { .. },
+                Unusable::Kind { .. }
             ]
         ),
         "{unusable:?}"
@@ -294,6 +298,19 @@ fn without_a_fitting_spare_nothing_happens() {
     view.spares.push(spare("c"));
     let plan = decided(&view, &health(&view), rules()).unwrap().unwrap();
     assert_eq!(plan.config.backends[1].addresses, spare("c").addresses);
+    // In a cell on several hosts it is the other way round.
+    let mut spread = view.clone();
+    for backend in &mut spread.config.backends {
+        backend.place = Some(format!("place-{}", backend.number));
+    }
+    spread.spares.retain(|spare| spare.name == "c");
+    let Hindrance::NoSpare { unusable, .. } = refused(&spread, &health(&spread)) else {
+        panic!("it is used");
+    };
+    assert!(
+        matches!(unusable[..], [Unusable::Kind { .. }]),
+        "{unusable:?}"
+    );
     // A backend that would not follow.
     view.backends.get_mut(&2).unwrap().layout = None;
     let expected = Hindrance::OlderRelease {

@@ -86,13 +86,19 @@ impl EtcdStore {
         Ok(leased.map(|leased| Leadership { name, leased }))
     }
 
-    /// Says that a process stands by. Refused for one that could not take a place: of
-    /// another layout than the backends that live, or, where their sockets are Unix
-    /// sockets, of another host.
+    /// Says that a process stands by. Refused for one that could not take a place: of another
+    /// kind than the cell, of another layout than the backends that live, or, where their
+    /// sockets are Unix sockets, of another host.
     pub fn register_spare(&self, spare: &Spare) -> Result<SpareRegistration, ConfigStoreError> {
         let view = self.view()?;
         let address = || self.address().to_string();
         let view = view.ok_or_else(|| ConfigStoreError::NoCellInEtcd(address()))?;
+        if !spare.is_for(&view.config) {
+            return Err(ConfigStoreError::OtherKind {
+                address: address(),
+                is_spread: view.config.is_spread(),
+            });
+        }
         for (&number, backend) in &view.backends {
             if let Some(theirs) = backend.layout.filter(|layout| *layout != spare.layout) {
                 return Err(ConfigStoreError::OtherLayout {

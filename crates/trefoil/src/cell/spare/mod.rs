@@ -56,10 +56,18 @@ pub(super) fn run(args: SpareArgs) -> Outcome {
             "backends of an immutable cell ({mode}) are not replaced by spares: start a dead one again with its file"
         )));
     }
+    // Before others are asked, whom one of another kind does not reach.
+    if site.is_some() != config.is_spread() {
+        return Err(Failure::of(ConfigStoreError::OtherKind {
+            address: store.address().to_string(),
+            is_spread: config.is_spread(),
+        }));
+    }
     if !args.allow_user.is_empty() {
         directory.let_others_pass(true).map_err(Failure::of)?;
     }
     if let Some(site) = &site {
+        site.use_token();
         // What is wrong with it shows now, and not when it is needed.
         drop(Rehearsal::begin(site)?);
     }
