@@ -454,6 +454,43 @@ fn an_etcd_restored_from_an_old_backup_is_refused_until_it_is_mended() {
     }
 }
 
+/// Over an old backup somebody who has seen nothing of what came since has given the same id
+/// away again.
+#[test]
+fn another_configuration_of_an_id_that_was_in_force_is_refused() {
+    let mut place = InEtcd::start();
+    let store = place.store();
+    store.compare_and_swap(None, &config(1)).unwrap();
+    let backup = place.backup();
+    store.compare_and_swap(id(1), &config(2)).unwrap();
+    place.restore(&backup);
+    let other = CellConfig {
+        cell: "other".to_owned(),
+        ..config(2)
+    };
+    let fresh = place.store();
+    eventually(|| match fresh.compare_and_swap(id(1), &other) {
+        Ok(()) => Some(()),
+        // It may have been written.
+        Err(_) => (fresh.load().ok()?? == other).then_some(()),
+    });
+    let error = eventually(|| match store.load() {
+        Err(error) if error.is_outage() => None,
+        answer => Some(answer.unwrap_err()),
+    });
+    assert!(
+        matches!(error, ConfigStoreError::TwoOfOneId { id: both, .. } if Some(both) == id(2)),
+        "{error}"
+    );
+    assert!(error.may_pass());
+    // Whoever mends it writes a higher one.
+    let mender = place.store();
+    let found = mender.look().unwrap();
+    let counts = [].into();
+    mender.restore(found.as_ref(), &config(3), &counts).unwrap();
+    assert_eq!(store.load().unwrap(), Some(config(3)));
+}
+
 /// A process that is started after the old backup was brought back has seen nothing of
 /// what came since; what its directory remembers tells.
 #[test]

@@ -218,6 +218,19 @@ impl Network {
         output.status.success().then(|| text(&output.stdout))
     }
 
+    /// Writes a key of the cell, as whoever brings a backup back.
+    pub(super) fn put(&self, key: &str, value: &str) {
+        let output = self
+            .switch
+            .command("etcdctl")
+            .env("ETCDCTL_API", "3")
+            .args(["--endpoints", &format!("{SWITCH}:2379")])
+            .args(["put", &format!("cells/mail/{key}"), value])
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    }
+
     /// A directory that each host has for itself.
     pub(super) fn local(&self) -> PathBuf {
         self.home.path().join("local")

@@ -4,7 +4,6 @@
 use super::network::{CELL, Network, Process, address, can_run, eventually};
 use super::{is_whole, set_and_get, status, up};
 use crate::support::{PROGRAM, text};
-use std::time::Duration;
 
 const STRANGER: usize = 3;
 const CLIENT: usize = 4;
@@ -164,12 +163,28 @@ fn a_stranger_is_told_why_and_a_host_that_was_booted_comes_back() {
         &["is the directory of the cell", "choose another one"],
     );
 
+    // As if it were on one host.
+    let up = [
+        "cell", "up", "--dir", &dir, "--store", CELL, "--memory", "64MiB",
+    ];
+    let said = network.refused(CLIENT, &up);
+    has_all(&said, &["is on several hosts", "--here", "--listen"]);
+    let spare = ["cell", "spare", "--dir", &dir, "--store", CELL];
+    let said = network.refused(STRANGER, &spare);
+    has_all(&said, &["the cell is on several hosts", "--listen"]);
+
     // A machine is switched off, and on.
+    let old = network.held("config").unwrap();
     let before = is_whole(&network, &authority)["config_id"]
         .as_u64()
         .unwrap();
     cells.remove(1).crash();
     network.boot(1);
+    // Nothing is written for one that means another cell.
+    let own = authority.of("host1");
+    let said = refused(&network, 1, 1, &own, &["--mode", "R=1", "--backends", "3"]);
+    has_all(&said, &["the cell is R=3.2"]);
+    assert_eq!(network.held("config").unwrap(), old);
     cells.push(network.up(1, 1, &authority.of("host1"), &[]));
     let after = eventually("backend 1 has recovered", || {
         let status = status(&network, &authority)?;
@@ -201,12 +216,20 @@ fn a_stranger_is_told_why_and_a_host_that_was_booted_comes_back() {
     has_all(&said, &["not resized in this release"]);
     set_and_get(&network, &certs, CELL, "after");
 
+    // etcd has old data: nobody is named anew over it.
+    let now = network.held("config").unwrap();
+    network.put("config", old.trim_end());
+    cells.remove(1).crash();
+    network.boot(2);
+    let said = refused(&network, 2, 2, &authority.of("host2"), &[]);
+    has_all(&said, &["was in force before", "restore-config"]);
+    assert_eq!(network.held("config").unwrap(), old);
+    network.put("config", now.trim_end());
+
     // etcd is away: what runs serves on, and who starts says so.
     network.end_etcd();
     let servers = super::servers();
     set_and_get(&network, &certs, &servers, "without");
-    cells.remove(1).crash();
-    std::thread::sleep(Duration::from_millis(100));
     let said = refused(&network, 2, 2, &authority.of("host2"), &[]);
     has_all(&said, &["etcd cannot be reached"]);
 }
