@@ -7,6 +7,7 @@ pub(crate) mod server;
 
 pub(crate) use crate::corpus::random;
 
+use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 use trefoil_gateway_core::keyspace::{
     Access, Decide, Fault, Halt, Item, Keyspace, ListedItem, NewItem, Totals, Updated,
@@ -14,11 +15,14 @@ use trefoil_gateway_core::keyspace::{
 use trefoil_gateway_core::memory::MemoryKeyspace;
 use trefoil_gateway_core::session::{Session, Wants};
 use trefoil_gateway_core::world::{
-    Command, Done, Ending, Isolation, Now, Observer, Progress, Role, ServerRequest, Settings,
-    SlowCommand, World,
+    Client, Command, Done, Ending, Introduction, Isolation, Now, Observer, Progress, Role,
+    ServerRequest, Settings, SlowCommand, World,
 };
 use trefoil_layout::Version;
 use trefoil_layout::op::Rejection;
+
+/// The number of the connection.
+pub(crate) const CONNECTION: u64 = 7;
 
 /// A keyspace in memory that can be told to fail.
 pub(crate) struct FaultyKeyspace {
@@ -32,6 +36,8 @@ pub(crate) struct FaultyKeyspace {
     pub(crate) is_isolated: bool,
     /// So many writes are done before one is refused, for once.
     pub(crate) refuses_after: Option<usize>,
+    /// The same of a second one, counted from that one on.
+    pub(crate) refuses_then: Option<usize>,
 }
 
 impl FaultyKeyspace {
@@ -43,7 +49,7 @@ impl FaultyKeyspace {
         self.check()?;
         self.refuses_after = match self.refuses_after {
             Some(0) => {
-                self.refuses_after = None;
+                self.refuses_after = self.refuses_then.take();
                 return Err(Fault::Rejected(Rejection::NoMemory));
             }
             Some(count) => Some(count - 1),
@@ -139,6 +145,12 @@ pub(crate) struct Notes {
     pub(crate) watched: u8,
     /// Lookups before changes, and how many commands were done before each.
     pub(crate) lookups: Vec<(usize, Vec<u8>, Option<usize>)>,
+    /// What clients have said of themselves, the own connection's (7) under its number.
+    pub(crate) introduced: BTreeMap<u64, Introduction>,
+    /// Users that there are beside the default one.
+    pub(crate) users: Vec<Vec<u8>>,
+    /// Connections that somebody wants to end.
+    pub(crate) ended: Vec<u64>,
 }
 
 impl Observer for Notes {
@@ -198,6 +210,32 @@ impl Observer for Notes {
         self.requests.push(request);
     }
 
+    fn clients(&self, each: &mut dyn FnMut(&Client<'_>)) {
+        for (number, said) in &self.introduced {
+            each(&Client {
+                number: *number,
+                fd: 1,
+                address: "127.0.0.1:9",
+                own_address: "127.0.0.1:8",
+                age_s: 0,
+                idle_s: 0,
+                said,
+            });
+        }
+    }
+
+    fn introduce(&mut self, said: &Introduction) {
+        self.introduced.insert(CONNECTION, said.clone());
+    }
+
+    fn has_user(&self, name: &[u8]) -> bool {
+        name == b"default" || self.users.iter().any(|user| user == name)
+    }
+
+    fn end_client(&mut self, number: u64) {
+        self.ended.push(number);
+    }
+
     fn authenticate(&mut self, name: &[u8], password: &[u8]) -> Option<Role> {
         match (name, password) {
             (b"me" | b"default", b"secret") => Some(Role::Admin),
@@ -243,6 +281,7 @@ impl<S: Session> Rig<S> {
                 isolations: 0,
                 is_isolated: false,
                 refuses_after: None,
+                refuses_then: None,
             },
             notes: Notes::default(),
             settings: Settings {
@@ -304,7 +343,7 @@ impl<S: Session> Rig<S> {
                 now,
                 next_now: now,
                 progress: Progress::Begun,
-                connection: 7,
+                connection: CONNECTION,
             };
             let mut out = Vec::new();
             let driven = self
