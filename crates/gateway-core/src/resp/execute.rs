@@ -202,7 +202,7 @@ impl RespSession {
             _ => {}
         }
         if let Some(open) = &mut self.transaction {
-            open.queue(bytes, spec, &mut reply);
+            open.queue(bytes, spec, arguments.len(), &mut reply);
             return Ok(Step::Done(len));
         }
         if spec.id == Id::Unwatch {

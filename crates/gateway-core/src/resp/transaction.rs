@@ -214,12 +214,22 @@ impl Transaction {
         self.queue.extend_from_slice(bytes);
     }
 
-    /// Queues a whole command, and answers.
-    pub(super) fn queue(&mut self, bytes: &[u8], spec: &Spec, reply: &mut Reply<'_>) {
+    /// Queues a whole command of so many arguments, its name among them, and answers.
+    pub(super) fn queue(
+        &mut self,
+        bytes: &[u8],
+        spec: &Spec,
+        argument_count: usize,
+        reply: &mut Reply<'_>,
+    ) {
         self.has_scripts |= spec.runs_elsewhere();
         self.lists_keys |= spec.id == Id::Keys;
         self.commands += 1;
-        self.operations += 1;
+        self.operations += match spec.id {
+            Id::MSetNx => (argument_count.saturating_sub(1) / 2).max(1),
+            Id::Copy | Id::Rename | Id::RenameNx => 2,
+            _ => 1,
+        };
         self.push(bytes);
         self.answer(reply);
     }
@@ -773,7 +783,8 @@ mod tests {
         let mut open = Transaction::default();
         for line in lines {
             let words: Vec<&str> = line.split(' ').collect();
-            let mut bytes = format!("*{}\r\n", words.len());
+            let argument_count = words.len();
+            let mut bytes = format!("*{argument_count}\r\n");
             for word in words {
                 bytes += &format!("${}\r\n{word}\r\n", word.len());
             }
@@ -784,7 +795,7 @@ mod tests {
             };
             let name = line.split(' ').next().unwrap_or_default();
             let spec = lookup(name.as_bytes()).expect("a command");
-            open.queue(bytes.as_bytes(), spec, &mut reply);
+            open.queue(bytes.as_bytes(), spec, argument_count, &mut reply);
             assert_eq!(out, b"+QUEUED\r\n");
         }
         open

@@ -185,3 +185,31 @@ fn an_item_goes_with_its_flags() {
     let expected = [(Command::Delete, Ending::Hit), (Command::Set, Ending::Hit)];
     assert_eq!(told, expected);
 }
+
+/// Keys count that a command has, and not only commands.
+#[test]
+fn a_stretch_of_many_keys_is_long() {
+    let mut pairs = String::from("MSETNX");
+    for number in 0..511 {
+        pairs += &format!(" k{number} v");
+    }
+    for (line, commands, is_long) in [
+        (pairs.as_str(), 8, false),
+        (pairs.as_str(), 9, true),
+        ("RENAME a b", 2048, false),
+        ("RENAME a b", 2049, true),
+        ("RENAMENX a b", 2049, true),
+        ("COPY a b", 2049, true),
+    ] {
+        let mut rig = rig();
+        rig.settings.transactions = Isolation::Strict;
+        ask(&mut rig, "MULTI");
+        for _ in 0..commands {
+            assert_eq!(ask(&mut rig, line), "+QUEUED\r\n");
+        }
+        let answer = ask(&mut rig, "EXEC");
+        let refusal = "-EXECABORT Transaction refused, nothing was applied: more than 4096 keys";
+        assert_eq!(answer.starts_with(refusal), is_long, "{answer}");
+        assert_eq!(rig.keyspace.isolations, usize::from(!is_long));
+    }
+}
