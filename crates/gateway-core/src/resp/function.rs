@@ -43,6 +43,11 @@ pub struct Function {
 }
 
 impl Function {
+    /// Longest description, in bytes.
+    pub const DESCRIPTION_LEN_MAX: usize = SOURCE_LEN_MAX;
+    /// No flag that is known is longer, in bytes.
+    pub const FLAG_LEN_MAX: usize = 32;
+
     /// One of these words, or what is wrong with them, as Redis says it.
     pub fn new(
         name: &[u8],

@@ -636,6 +636,12 @@ fn functions_are_kept_within_bounds() {
             "redis.register_function('{name}', function(keys, args) {body} end)"
         ))
     };
+    let described = |description: &str, flags: &str| {
+        program(&format!(
+            "redis.register_function{{function_name='next', callback=function() end, \
+             description={description}, flags={flags}}}"
+        ))
+    };
     let mut load = |program: &str| ask(&mut one, &["FUNCTION", "LOAD", "REPLACE", program]);
     let counting = function("next", "n = n + 1 call('append', keys[1], n) return n");
     assert_eq!(load(&counting), "$4\r\nmine\r\n");
@@ -670,6 +676,14 @@ fn functions_are_kept_within_bounds() {
             "ERR too many functions in the library",
         ),
         (
+            described("('x'):rep(262145)", "{}"),
+            "ERR the function's description is too long",
+        ),
+        (
+            described("'d'", "{'no-writes', ('x'):rep(1000000)}"),
+            "ERR unknown flag given",
+        ),
+        (
             program("pcall(redis.register_function)"),
             "ERR No functions registered",
         ),
@@ -679,7 +693,7 @@ fn functions_are_kept_within_bounds() {
         assert!(answer.starts_with(&format!("-{words}")), "{answer}");
         assert_eq!(call("next", &["k"]), ":1\r\n");
     }
-    assert_eq!(ask(&mut one, &["GET", "k"]), "$7\r\n1111111\r\n");
+    assert_eq!(ask(&mut one, &["GET", "k"]), "$9\r\n111111111\r\n");
     for (body, words) in [
         (
             "call('set', keys[1], 'x') while true do end",
@@ -708,7 +722,7 @@ fn functions_are_kept_within_bounds() {
         assert!(answer.starts_with(&format!("-{words}")), "{answer}");
         assert!(call("next", &["k"]).starts_with("-ERR Function not found"));
     }
-    assert_eq!(ask(&mut one, &["GET", "k"]), "$7\r\n1111111\r\n");
+    assert_eq!(ask(&mut one, &["GET", "k"]), "$9\r\n111111111\r\n");
     for words in [&["FUNCTION", "DUMP"][..], &["FUNCTION", "RESTORE", "x"]] {
         assert!(ask(&mut one, words).contains("is not here"));
     }

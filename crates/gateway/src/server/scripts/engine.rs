@@ -309,16 +309,24 @@ fn prepare(lua: &Lua, job: &Lent, clock: &Rc<Clock>) -> mlua::Result<Function> {
     let register = lua.create_function(
         move |_, (name, description, flags): (mlua::String, Option<mlua::String>, Table)| {
             time.look()?;
+            // What is copied is outside of the script's memory.
             let bytes = |text: &mlua::String| text.as_bytes().to_vec();
-            let flags: mlua::Result<Vec<Vec<u8>>> = flags
+            let flags: Option<Vec<Vec<u8>>> = flags
                 .sequence_values::<mlua::String>()
-                // More are none that are known.
                 .take(FLAGS_MAX)
-                .map(|flag| Ok(bytes(&flag?)))
+                .map(|flag| {
+                    let flag = flag.ok()?;
+                    let is_short = flag.as_bytes().len() <= LibraryFunction::FLAG_LEN_MAX;
+                    is_short.then(|| bytes(&flag))
+                })
                 .collect();
-            let Ok(flags) = flags else {
+            let Some(flags) = flags else {
                 return Ok(Some("unknown flag given"));
             };
+            let len = description.as_ref().map_or(0, |text| text.as_bytes().len());
+            if len > LibraryFunction::DESCRIPTION_LEN_MAX {
+                return Ok(Some("the function's description is too long"));
+            }
             let made =
                 LibraryFunction::new(&name.as_bytes(), description.as_ref().map(bytes), &flags);
             let registered = match (made, own.borrow_mut().as_mut()) {
