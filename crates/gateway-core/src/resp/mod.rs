@@ -453,7 +453,9 @@ impl Session for RespSession {
             return false;
         };
         self.spoil();
-        if !self.identity.mute.is_for_good() {
+        // It has come between two commands: this is one of its own.
+        self.identity.mute.begin();
+        if !self.identity.mute.is_on() {
             self.reply(out).fault(&Fault::Rejected(Rejection::NoMemory));
         }
         self.gathering = self.gathering.take().done();

@@ -749,3 +749,30 @@ fn a_list_of_keys_that_does_not_fit_is_an_error() {
         "{refused}"
     );
 }
+
+/// What is refused before it is whole is one command, which may be one that is not to be
+/// answered.
+#[test]
+fn what_is_refused_unfinished_may_be_muted() {
+    let set = command(&["SET", "k", "a long value"]);
+    let (begun, rest) = set.split_at(set.len() - 5);
+    for (choice, expected, then) in [
+        ("ON", "-OOM", "+PONG\r\n"),
+        ("SKIP", "", "+PONG\r\n"),
+        ("OFF", "", ""),
+    ] {
+        let mut rig = rig();
+        rig.feed(&command(&["CLIENT", "REPLY", choice]));
+        assert!(rig.feed(begun).is_empty());
+        let mut out = Vec::new();
+        assert!(rig.session.refuse_unfinished(begun, &mut out));
+        let out = String::from_utf8(out).expect("text");
+        assert!(out.starts_with(expected), "{choice}: {out}");
+        assert_eq!(out.is_empty(), expected.is_empty(), "{choice}: {out}");
+        // The server has dropped what had come.
+        let session = std::mem::take(&mut rig.session);
+        rig.reconnect(session);
+        assert!(rig.feed(rest).is_empty());
+        assert_eq!(rig.feed(&command(&["PING"])), then.as_bytes(), "{choice}");
+    }
+}
