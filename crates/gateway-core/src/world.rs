@@ -145,6 +145,28 @@ pub struct Introduction {
     pub is_resp3: bool,
 }
 
+/// Longest name of a connection, or of a user in lists of them.
+pub(crate) const NAME_LEN_MAX: usize = 1024;
+
+/// In letters that spoil no list of clients.
+pub(crate) fn printable(name: &[u8], len_max: usize) -> String {
+    let letter = |byte: &u8| match byte.is_ascii_graphic() {
+        true => char::from(*byte),
+        false => '?',
+    };
+    name.iter().take(len_max).map(letter).collect()
+}
+
+impl Introduction {
+    /// Of a client that has authenticated as this user, and says no more of itself.
+    pub(crate) fn of_user(name: &[u8]) -> Self {
+        Introduction {
+            user: printable(name, NAME_LEN_MAX),
+            ..Introduction::default()
+        }
+    }
+}
+
 /// A connection, whoever speaks what on it.
 #[derive(Clone, Copy, Debug)]
 pub struct Client<'a> {

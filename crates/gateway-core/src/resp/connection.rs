@@ -4,10 +4,8 @@ use super::execute::Call;
 use super::parse::number;
 use super::server::REDIS_VERSION;
 use crate::keyspace::{HOME_WORK, Keyspace};
-use crate::world::{Client, Introduction, Role, Settings};
+use crate::world::{Client, Introduction, NAME_LEN_MAX, Role, Settings, printable};
 
-/// Longest name of a connection.
-const NAME_LEN_MAX: usize = 1024;
 /// What is kept of the name of a client's library, and of its version.
 const LIBRARY_LEN_MAX: usize = 64;
 /// Who one is without a name.
@@ -70,15 +68,6 @@ impl Mute {
     }
 }
 
-/// In letters that spoil no list of clients.
-fn printable(name: &[u8], len_max: usize) -> String {
-    let letter = |byte: &u8| match byte.is_ascii_graphic() {
-        true => char::from(*byte),
-        false => '?',
-    };
-    name.iter().take(len_max).map(letter).collect()
-}
-
 impl Identity {
     /// Whether answers are those of the third version.
     pub(super) fn is_resp3(&self) -> bool {
@@ -129,6 +118,8 @@ impl Identity {
         if role.is_some() {
             self.role = role;
             self.said.user = printable(name, NAME_LEN_MAX);
+            // Whatever comes of the rest of the command.
+            call.world.observer.introduce(&self.said);
         }
         role.is_some()
     }
@@ -162,7 +153,6 @@ pub(super) fn auth<K: Keyspace>(call: &mut Call<'_, '_, '_, K>, identity: &mut I
         _ => return call.reply.syntax_error(),
     };
     if identity.authenticate(name, password, call) {
-        call.world.observer.introduce(&identity.said);
         call.reply.simple("OK");
     } else {
         call.reply.error(WRONG_PASSWORD);
@@ -197,6 +187,7 @@ pub(super) fn hello<K: Keyspace>(call: &mut Call<'_, '_, '_, K>, identity: &mut 
             if let Err(error) = identity.set_name(call.arguments.get(at + 1)) {
                 return call.reply.error(error);
             }
+            call.world.observer.introduce(&identity.said);
             at += 2;
         } else {
             let option = call.arguments.get(at);

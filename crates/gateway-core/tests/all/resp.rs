@@ -4,6 +4,7 @@
 use crate::rig::Rig;
 use std::collections::BTreeSet;
 use trefoil_gateway_core::keyspace::{Access, Fault, Keyspace as _};
+use trefoil_gateway_core::memcache::MemcacheSession;
 use trefoil_gateway_core::resp::RespSession;
 use trefoil_gateway_core::session::{Session as _, Wants};
 use trefoil_gateway_core::world::{Command, Ending, Isolation};
@@ -774,5 +775,56 @@ fn what_is_refused_unfinished_may_be_muted() {
         rig.reconnect(session);
         assert!(rig.feed(rest).is_empty());
         assert_eq!(rig.feed(&command(&["PING"])), then.as_bytes(), "{choice}");
+    }
+}
+
+/// Whoever has authenticated is listed as such, whatever else is wrong with the command.
+#[test]
+fn whoever_has_authenticated_is_listed() {
+    let mut rig = rig();
+    rig.settings.authentication = true;
+    let hello = ["HELLO", "3", "AUTH", "writer", "secret", "SETNAME", "a b"];
+    assert!(rig.feed(&command(&hello)).starts_with(b"-ERR Client names"));
+    let user = |rig: &Rig<RespSession>| rig.notes.introduced[&7].user.clone();
+    assert_eq!(user(&rig), "writer");
+    let hello = ["HELLO", "3", "SETNAME", "ann", "NOSUCH"];
+    assert!(rig.feed(&command(&hello)).starts_with(b"-ERR Syntax"));
+    assert_eq!(rig.notes.introduced[&7].name, "ann");
+    assert_eq!(user(&rig), "writer");
+    assert_eq!(rig.feed(&command(&["AUTH", "me", "secret"])), b"+OK\r\n");
+    assert_eq!(user(&rig), "me");
+    // Memcached's clients, too.
+    let mut rig = Rig::new(MemcacheSession::new());
+    rig.settings.authentication = true;
+    rig.feed(b"set x 0 0 12\r\nreader wrong\r\n");
+    assert!(rig.notes.introduced.is_empty());
+    assert_eq!(
+        rig.feed(b"set x 0 0 13\r\nreader secret\r\n"),
+        b"STORED\r\n"
+    );
+    assert_eq!(rig.notes.introduced[&7].user, "reader");
+    let mut rig = Rig::new(MemcacheSession::new());
+    rig.settings.authentication = true;
+    for (password, user) in [("secret", "reader"), ("wrong", "")] {
+        let message = format!("\0reader\0{password}");
+        let mut frame = vec![
+            0x80,
+            0x21,
+            0,
+            5,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            5 + message.len() as u8,
+        ];
+        frame.resize(24, 0);
+        frame.extend_from_slice(b"PLAIN");
+        frame.extend_from_slice(message.as_bytes());
+        assert!(!rig.feed(&frame).is_empty());
+        assert_eq!(rig.notes.introduced[&7].user, user);
     }
 }

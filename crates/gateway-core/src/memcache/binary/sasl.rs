@@ -3,7 +3,7 @@
 use super::BinarySession;
 use super::frame::{AUTH_CONTINUE, Frame, Status, Verb, put_error, put_success, put_words};
 use crate::keyspace::Keyspace;
-use crate::world::World;
+use crate::world::{Introduction, World};
 
 /// Longest message of a mechanism: two names and a password.
 pub(super) const MESSAGE_LEN_MAX: usize = 4096;
@@ -72,10 +72,14 @@ impl BinarySession {
             return put_words(out, header, AUTH_CONTINUE, b"");
         }
         self.sasl_started = false;
-        self.user = begun
-            .then(|| name_and_password(frame.value))
-            .flatten()
-            .and_then(|(name, password)| world.observer.authenticate(name, password));
+        let pair = begun.then(|| name_and_password(frame.value)).flatten();
+        self.user = pair.and_then(|(name, password)| world.observer.authenticate(name, password));
+        let said = match (self.user, pair) {
+            (Some(_), Some((name, _))) => Introduction::of_user(name),
+            // Nobody any more.
+            _ => Introduction::default(),
+        };
+        world.observer.introduce(&said);
         if self.user.is_some() {
             put_success(out, header, 0, b"Authenticated");
         } else {

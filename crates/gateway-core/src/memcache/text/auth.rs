@@ -6,7 +6,7 @@ use super::store::{Behind, behind};
 use super::{Desk, LINE_LEN_MAX, Step};
 use crate::keyspace::Keyspace;
 use crate::memcache::number::parse_u32;
-use crate::world::Role;
+use crate::world::{Introduction, Role};
 
 /// Longest name and password together.
 const TOKEN_LEN_MAX: usize = 16 << 10;
@@ -52,7 +52,11 @@ pub(super) fn authenticate<K: Keyspace>(
                 (Some(name), Some(password)) => {
                     *user = desk.world.observer.authenticate(name, password);
                     match user {
-                        Some(_) => b"STORED",
+                        Some(_) => {
+                            let said = Introduction::of_user(name);
+                            desk.world.observer.introduce(&said);
+                            b"STORED"
+                        }
                         None => b"CLIENT_ERROR authentication failure",
                     }
                 }
