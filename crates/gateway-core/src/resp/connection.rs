@@ -9,7 +9,7 @@ use crate::world::{Client, Introduction, NAME_LEN_MAX, Role, Settings, printable
 /// What is kept of the name of a client's library, and of its version.
 const LIBRARY_LEN_MAX: usize = 64;
 /// Who one is without a name.
-const DEFAULT_USER: &[u8] = b"default";
+const DEFAULT_USER: &str = "default";
 const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
 
 /// What a connection has said of itself.
@@ -112,7 +112,7 @@ impl Identity {
     ) -> bool {
         if !call.world.settings.authentication {
             // Without users everybody is the default one.
-            return name == DEFAULT_USER;
+            return name == DEFAULT_USER.as_bytes();
         }
         let role = call.world.observer.authenticate(name, password);
         if role.is_some() {
@@ -148,7 +148,7 @@ pub(super) fn auth<K: Keyspace>(call: &mut Call<'_, '_, '_, K>, identity: &mut I
                  default user. Are you sure your configuration is correct?",
             );
         }
-        2 => (DEFAULT_USER, call.arguments.get(1)),
+        2 => (DEFAULT_USER.as_bytes(), call.arguments.get(1)),
         3 => (call.arguments.get(1), call.arguments.get(2)),
         _ => return call.reply.syntax_error(),
     };
@@ -229,10 +229,7 @@ pub(super) fn hello<K: Keyspace>(call: &mut Call<'_, '_, '_, K>, identity: &mut 
 /// has named one.
 fn describe(client: &Client<'_>, command: &str) -> String {
     let said = client.said;
-    let user = match said.user.as_str() {
-        "" => "default",
-        user => user,
-    };
+    let user = user_of(client);
     let mut line = format!(
         "id={} addr={} laddr={} fd={} name={} age={} idle={} flags=N db=0 sub=0 psub=0 \
          ssub=0 multi=-1 qbuf=0 qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll=0 \
@@ -261,7 +258,8 @@ struct Filter<'a> {
     numbers: Vec<u64>,
     address: Option<&'a [u8]>,
     own_address: Option<&'a [u8]>,
-    user: Option<&'a [u8]>,
+    /// As it is in lists.
+    user: Option<String>,
     /// There are none of this kind.
     is_empty: bool,
     /// The one that asks, too.
@@ -305,12 +303,13 @@ impl<'a> Filter<'a> {
                 }
                 filter.is_empty |= !is_word("normal");
             } else if arguments.is(at, "user") {
-                if !call.world.observer.has_user(value) {
+                let user = printable(value, NAME_LEN_MAX);
+                if !has_user(call, value, &user) {
                     let error = [b"ERR No such user '", value, b"'"].concat();
                     call.reply.error(error);
                     return None;
                 }
-                filter.user = Some(value);
+                filter.user = Some(user);
             } else if arguments.is(at, "skipme") && (is_word("yes") || is_word("no")) {
                 filter.has_own = is_word("no");
             } else {
@@ -360,11 +359,31 @@ impl<'a> Filter<'a> {
             && is(self.own_address, client.own_address)
             && self
                 .user
-                .is_none_or(|user| match client.said.user.as_str() {
-                    "" => user == DEFAULT_USER,
-                    own => user == own.as_bytes(),
-                })
+                .as_ref()
+                .is_none_or(|user| user_of(client) == user)
     }
+}
+
+/// Who a client is, in lists.
+fn user_of<'a>(client: &Client<'a>) -> &'a str {
+    match client.said.user.as_str() {
+        "" => DEFAULT_USER,
+        user => user,
+    }
+}
+
+/// Whether there is such a user, or a connection of one that there was.
+fn has_user<K: Keyspace>(call: &mut Call<'_, '_, '_, K>, name: &[u8], listed: &str) -> bool {
+    if call.world.observer.has_user(name) {
+        return true;
+    }
+    let (mut is_there, mut count) = (false, 0);
+    call.world.observer.clients(&mut |client| {
+        count += 1;
+        is_there |= user_of(client) == listed;
+    });
+    call.world.keyspace.charge(count * HOME_WORK);
+    is_there
 }
 
 /// Lines of connections: all that a filter has, or the own one.

@@ -7,7 +7,7 @@ use trefoil_gateway_core::keyspace::{Access, Fault, Keyspace as _};
 use trefoil_gateway_core::memcache::MemcacheSession;
 use trefoil_gateway_core::resp::RespSession;
 use trefoil_gateway_core::session::{Session as _, Wants};
-use trefoil_gateway_core::world::{Command, Ending, Isolation};
+use trefoil_gateway_core::world::{Command, Ending, Introduction, Isolation};
 use trefoil_layout::op::Rejection;
 
 const TOO_LONG: &str = "-ERR string exceeds maximum allowed size (proto-max-bulk-len)\r\n";
@@ -827,4 +827,29 @@ fn whoever_has_authenticated_is_listed() {
         assert!(!rig.feed(&frame).is_empty());
         assert_eq!(rig.notes.introduced[&7].user, user);
     }
+}
+
+/// Users whose names have other letters, and those that are in the file no more, are found
+/// by their connections.
+#[test]
+fn users_are_found_by_their_connections() {
+    let mut rig = rig();
+    rig.notes.users = vec![b"j\xc3\xb6rg".to_vec(), b"idle".to_vec()];
+    for (number, user) in [(7, ""), (8, "j??rg"), (9, "gone")] {
+        let said = Introduction {
+            user: user.to_owned(),
+            ..Introduction::default()
+        };
+        rig.notes.introduced.insert(number, said);
+    }
+    for (user, answer) in [
+        (&b"j\xc3\xb6rg"[..], ":1\r\n"),
+        (b"gone", ":1\r\n"),
+        (b"idle", ":0\r\n"),
+        (b"nobody", "-ERR No such user 'nobody'\r\n"),
+    ] {
+        let kill = command(&[&b"CLIENT"[..], b"KILL", b"USER", user]);
+        assert_eq!(rig.feed(&kill), answer.as_bytes());
+    }
+    assert_eq!(rig.notes.ended, [8, 9]);
 }
