@@ -28,6 +28,9 @@ const NAME_LEN_MAX: usize = 256;
 /// What is said of a name with other letters, of a function, too.
 const BAD_NAME: &str = "Library names can only contain letters, numbers, or underscores(_) and \
     must be at least one character long";
+/// What a library, or a function, has in a list beside its words; and each line.
+const LISTED_LEN: usize = 96;
+const LINE_LEN: usize = 3;
 /// Longest pattern of names.
 const PATTERN_LEN_MAX: usize = 128;
 
@@ -57,13 +60,13 @@ impl Function {
         let Some(name) = legal_name(name) else {
             return Err(BAD_NAME);
         };
-        let known = flags.iter().map(|flag| {
-            let is_it = |known: &&&str| known.as_bytes() == flag;
-            FLAGS.iter().find(is_it).copied()
-        });
-        let Some(flags) = known.collect::<Option<Vec<_>>>() else {
+        let is_known = |flag: &Vec<u8>| FLAGS.iter().any(|known| known.as_bytes() == flag);
+        if !flags.iter().all(is_known) {
             return Err("unknown flag given");
-        };
+        }
+        // Each once, however often it was given.
+        let is_given = |known: &&str| flags.iter().any(|flag| known.as_bytes() == flag);
+        let flags = FLAGS.into_iter().filter(is_given).collect();
         Ok(Function {
             name,
             description,
@@ -77,7 +80,15 @@ impl Function {
 
     fn len(&self) -> usize {
         let described = self.description.as_ref().map_or(0, Vec::len);
-        self.name.len() + described + size_of::<Self>()
+        let flags = self.flags.capacity() * size_of::<&str>();
+        self.name.len() + described + flags + size_of::<Self>()
+    }
+
+    /// What it comes to in a list, about.
+    fn listed_len(&self) -> usize {
+        let flags: usize = self.flags.iter().map(|flag| flag.len() + LINE_LEN).sum();
+        let described = self.description.as_ref().map_or(0, Vec::len);
+        self.name.len() + described + flags + LISTED_LEN
     }
 }
 
@@ -119,6 +130,13 @@ impl Library {
     fn len(&self) -> usize {
         self.source.len() + self.functions.iter().map(Function::len).sum::<usize>()
     }
+
+    /// What it comes to in a list, about.
+    fn listed_len(&self, with_code: bool) -> usize {
+        let code = if with_code { self.source.len() } else { 0 };
+        let functions: usize = self.functions.iter().map(Function::listed_len).sum();
+        self.name.len() + LISTED_LEN + code + functions
+    }
 }
 
 /// Libraries, and their functions by name, of which small and capital letters are one.
@@ -130,10 +148,14 @@ pub struct Libraries {
 }
 
 impl Libraries {
-    fn function(&self, name: &[u8]) -> Option<(Arc<Library>, Function)> {
+    /// The library of a function, and which one of it that is: nothing is copied while
+    /// others wait.
+    fn function(&self, name: &[u8]) -> Option<(Arc<Library>, usize)> {
+        // The longest that one has.
+        let name = name.get(..name.len().min(NAME_LEN_MAX + 1))?;
         let name = str::from_utf8(name).ok()?.to_ascii_lowercase();
         let (library, index) = self.functions.get(&name)?;
-        Some((Arc::clone(library), library.functions.get(*index)?.clone()))
+        Some((Arc::clone(library), *index))
     }
 
     /// Libraries and functions.
@@ -264,7 +286,9 @@ pub(super) fn call<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Option<Box<Ru
             return None;
         }
     }
-    let Some((library, function)) = found else {
+    let of = found.as_ref();
+    let function = of.and_then(|(library, index)| Some((library, library.functions.get(*index)?)));
+    let Some((library, function)) = function else {
         call.reply.error("ERR Function not found");
         return None;
     };
@@ -278,7 +302,7 @@ pub(super) fn call<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Option<Box<Ru
     let run = Run::of_task(
         Arc::clone(&library.source),
         library.program_at,
-        Task::Function(function.name),
+        Task::Function(function.name.clone()),
         call.world.now,
     );
     Some(Box::new(run.over(keys, arguments, is_read_only)))
@@ -471,10 +495,13 @@ fn list<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
                 .collect();
         }),
     }
-    let len: usize = found.iter().map(|library| library.len()).sum();
+    let len: usize = found
+        .iter()
+        .map(|library| library.listed_len(with_code))
+        .sum();
     call.world.keyspace.charge(len as u64);
     let len_max = call.world.settings.answer_len_max;
-    if with_code && len > len_max {
+    if len > len_max {
         return call.reply.error(format!(
             "ERR the answer is longer than {len_max} bytes; ask for fewer libraries"
         ));
@@ -543,12 +570,24 @@ mod tests {
         assert_eq!(libraries.counts(), (1, 2));
         libraries.add(library("a", &["g", "h"]), true).unwrap();
         assert!(libraries.function(b"f").is_none());
-        assert_eq!(libraries.function(b"H").unwrap().1.name, "h");
+        let (of, index) = libraries.function(b"H").unwrap();
+        assert_eq!(of.functions[index].name, "h");
         libraries.add(library("b", &["f"]), false).unwrap();
         assert!(libraries.remove("a") && !libraries.remove("a"));
         assert_eq!(libraries.counts(), (1, 1));
         assert!(libraries.remove("b"));
         assert_eq!(libraries.len, 0);
+    }
+
+    #[test]
+    fn flags_are_kept_once() {
+        let flags: Vec<Vec<u8>> = ["allow-oom", "no-writes", "allow-oom"]
+            .map(|flag| flag.as_bytes().to_vec())
+            .into();
+        let function = Function::new(b"f", None, &flags).unwrap();
+        assert_eq!(function.flags, ["no-writes", "allow-oom"]);
+        let plain = Function::new(b"f", None, &[]).unwrap();
+        assert!(function.len() >= plain.len() + 2 * size_of::<&str>());
     }
 
     #[test]
