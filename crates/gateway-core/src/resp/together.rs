@@ -17,7 +17,9 @@ use super::gather::value_len_max;
 use super::many::ending_of;
 use super::reply::TOO_LONG;
 use crate::deferred::OwnedItem;
-use crate::keyspace::{Access, Decision, Fault, Keyspace, NewItem, Pending, Ready as _, Updated};
+use crate::keyspace::{
+    Access, Decision, Fault, Keyspace, MESSAGE_WORK, NewItem, Pending, Ready as _, Updated,
+};
 use crate::world::{Command, Done, Ending, World};
 use std::collections::HashMap;
 use trefoil_layout::Version;
@@ -39,6 +41,8 @@ fn alone<'w, K: Keyspace, T>(
     }
     if !is_alone {
         world.keyspace.isolate();
+        // All others have waited.
+        world.keyspace.charge(MESSAGE_WORK);
     }
     let done = act(world);
     if !is_alone {
@@ -159,13 +163,14 @@ fn store_all<K: Keyspace>(
             Ok(None) => Ok(false),
             Err(fault) => Err(fault),
         };
-        // All of it or nothing.
+        // All of it or nothing; as little as can be, if that fails for one of them.
+        let mut first_fault = None;
         for (key, version) in stored {
             if let Err(fault) = erase_exactly(world, key, version)? {
-                return Ok(Err(fault));
+                first_fault.get_or_insert(fault);
             }
         }
-        return Ok(failed);
+        return Ok(first_fault.map_or(failed, Err));
     }
     Ok(Ok(true))
 }

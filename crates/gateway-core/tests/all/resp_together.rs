@@ -213,3 +213,27 @@ fn a_stretch_of_many_keys_is_long() {
         assert_eq!(rig.keyspace.isolations, usize::from(!is_long));
     }
 }
+
+/// One step of the way back that fails does not keep the others from being taken.
+#[test]
+fn msetnx_goes_all_the_way_back() {
+    let mut rig = rig();
+    rig.keyspace.refuses_after = Some(3);
+    rig.keyspace.refuses_then = Some(0);
+    let answer = ask(&mut rig, "MSETNX a 1 b 2 c 3 d 4");
+    assert!(answer.starts_with("-OOM"), "{answer}");
+    assert_eq!(rig.keyspace.refuses_after, None);
+    assert_eq!(ask(&mut rig, "EXISTS a b c d"), ":1\r\n");
+}
+
+/// Standing still costs others something: a pipeline of such steps is cut.
+#[test]
+fn a_pipeline_of_steps_is_cut() {
+    for line in ["RENAMENX a b", "COPY a b", "MSETNX a 1 b 2"] {
+        let mut rig = rig();
+        let words: Vec<&str> = line.split(' ').collect();
+        let answers = rig.feed(&command(&words).repeat(500));
+        assert!(!answers.is_empty());
+        assert!(rig.drives > 2, "{line}: {}", rig.drives);
+    }
+}
