@@ -19,6 +19,8 @@ pub(super) struct Identity {
     role: Option<Role>,
     said: Introduction,
     pub(super) mute: Mute,
+    /// It has ended its own connection: nothing more of it is executed.
+    pub(super) is_over: bool,
 }
 
 /// Whether answers are left out: CLIENT REPLY.
@@ -426,7 +428,7 @@ fn list<K: Keyspace>(
 }
 
 /// CLIENT KILL: the one of an address, or all that a filter has.
-fn kill<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
+fn kill<K: Keyspace>(call: &mut Call<'_, '_, '_, K>, identity: &mut Identity) {
     if call.role < Role::Admin {
         return call.reply.no_permission("client|kill");
     }
@@ -451,6 +453,7 @@ fn kill<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
         }
     });
     call.world.keyspace.charge(count * HOME_WORK);
+    identity.is_over |= numbers.contains(&own);
     for number in &numbers {
         call.world.observer.end_client(*number);
     }
@@ -567,7 +570,7 @@ pub(super) fn client<K: Keyspace>(call: &mut Call<'_, '_, '_, K>, identity: &mut
                 list(call, identity, Some(&filter));
             }
         }
-        "kill" => kill(call),
+        "kill" => kill(call, identity),
         "setname" => match identity.set_name(call.arguments.get(2)) {
             Ok(()) => {
                 call.world.observer.introduce(&identity.said);

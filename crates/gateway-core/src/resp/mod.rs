@@ -364,6 +364,9 @@ impl Session for RespSession {
         let wants = loop {
             let is_inline = self.inline_at < self.inline.len();
             let goes_on = self.replay.is_some() || self.keys.is_some() || self.script.is_some();
+            if !goes_on && self.identity.is_over {
+                break Wants::Close;
+            }
             if !goes_on && !is_inline && consumed == input.len() {
                 break Wants::Input(0);
             }

@@ -853,3 +853,33 @@ fn users_are_found_by_their_connections() {
     }
     assert_eq!(rig.notes.ended, [8, 9]);
 }
+
+/// Who ends the own connection is answered, and no more of it is executed than the
+/// transaction that it is in.
+#[test]
+fn nothing_is_executed_after_the_own_end() {
+    let kill = ["CLIENT", "KILL", "ID", "7", "SKIPME", "no"];
+    let mut rig = rig();
+    rig.notes.introduced.insert(7, Introduction::default());
+    rig.notes.introduced.insert(8, Introduction::default());
+    let other = ["CLIENT", "KILL", "ID", "8"];
+    let all = [command(&other), command(&kill), command(&["SET", "a", "1"])].concat();
+    assert_eq!(rig.feed(&all), b":1\r\n:1\r\n");
+    assert!(rig.is_closed());
+    assert_eq!(rig.notes.ended, [8, 7]);
+    rig.reconnect(RespSession::new());
+    assert_eq!(rig.feed(&command(&["EXISTS", "a"])), b":0\r\n");
+    let all = [
+        command(&["MULTI"]),
+        command(&kill),
+        command(&["SET", "b", "1"]),
+        command(&["EXEC"]),
+        command(&["SET", "c", "1"]),
+    ];
+    let answers = rig.feed(&all.concat());
+    assert!(answers.ends_with(b"*2\r\n:1\r\n+OK\r\n"));
+    assert!(rig.is_closed());
+    rig.reconnect(RespSession::new());
+    assert_eq!(rig.feed(&command(&["EXISTS", "b"])), b":1\r\n");
+    assert_eq!(rig.feed(&command(&["EXISTS", "c"])), b":0\r\n");
+}
