@@ -564,8 +564,9 @@ impl RespSession {
                 if !self.is_unchanged(world) {
                     self.reply(out).null_array();
                 } else if estimate(&open, world).fits(&at_once) {
+                    let mark = out.len();
                     self.begin_replay(*open, out);
-                    self.stretch(out, world);
+                    self.stretch(mark, out, world);
                 } else if is_held {
                     self.reply(out).error(format!(
                         "{REFUSED} it may come to more than {} bytes of answers, or {} of values, \
@@ -609,8 +610,13 @@ impl RespSession {
     }
 
     /// Executes the commands that are being replayed, at a stretch: all of them.
-    fn stretch<K: Keyspace>(&mut self, out: &mut Vec<u8>, world: &mut World<'_, K>) {
+    /// What is answered begins at this place.
+    fn stretch<K: Keyspace>(&mut self, mark: usize, out: &mut Vec<u8>, world: &mut World<'_, K>) {
         (self.is_alone, self.is_replaying) = (true, true);
+        if self.identity.mute.is_on() {
+            // The head, too: one of the commands may want answers from then on.
+            out.truncate(mark);
+        }
         self.execute_alone(out, world);
         (self.is_alone, self.is_replaying) = (false, false);
     }

@@ -883,3 +883,21 @@ fn nothing_is_executed_after_the_own_end() {
     assert_eq!(rig.feed(&command(&["EXISTS", "b"])), b":1\r\n");
     assert_eq!(rig.feed(&command(&["EXISTS", "c"])), b":0\r\n");
 }
+
+/// A transaction that nobody wants answered has no head either, though its last command
+/// wants the answers back.
+#[test]
+fn a_muted_transaction_has_no_head() {
+    let mut rig = rig();
+    for words in [
+        &["CLIENT", "REPLY", "OFF"][..],
+        &["MULTI"],
+        &["DBSIZE"],
+        &["CLIENT", "REPLY", "ON"],
+    ] {
+        assert!(rig.feed(&command(words)).is_empty());
+    }
+    assert_eq!(rig.feed(&command(&["EXEC"])), b"+OK\r\n");
+    assert_eq!(rig.keyspace.isolations, 1);
+    assert_eq!(rig.feed(&command(&["PING"])), b"+PONG\r\n");
+}
