@@ -256,8 +256,8 @@ pub trait Observer {
         name == b"default"
     }
 
-    /// Has the connection with this number ended.
-    fn end_client(&mut self, _number: u64) {}
+    /// Has the connections with these numbers ended.
+    fn end_clients(&mut self, _numbers: &[u64]) {}
 
     /// Forgets the slow log; numbers go on.
     fn forget_slow(&mut self) {}

@@ -454,9 +454,7 @@ fn kill<K: Keyspace>(call: &mut Call<'_, '_, '_, K>, identity: &mut Identity) {
     });
     call.world.keyspace.charge(count * HOME_WORK);
     identity.is_over |= numbers.contains(&own);
-    for number in &numbers {
-        call.world.observer.end_client(*number);
-    }
+    call.world.observer.end_clients(&numbers);
     match (is_old, numbers.is_empty()) {
         (true, true) => call.reply.error("ERR No such client"),
         (true, false) => call.reply.simple("OK"),

@@ -154,8 +154,8 @@ impl<O: LoopObserver> Observer for Front<'_, O> {
         }
     }
 
-    fn end_client(&mut self, number: u64) {
-        self.shared.end_client(number);
+    fn end_clients(&mut self, numbers: &[u64]) {
+        self.shared.end_clients(numbers);
     }
 
     fn forget_slow(&mut self) {

@@ -180,12 +180,21 @@ impl Shared {
         self.table.remove(number);
     }
 
-    /// Has a connection of any loop ended.
-    pub(super) fn end_client(&self, number: u64) {
-        let Some(entry) = self.table.lock().get(&number).cloned() else {
+    /// Has connections of any loops ended.
+    pub(super) fn end_clients(&self, numbers: &[u64]) {
+        let known = self.table.lock();
+        let entries: Vec<_> = numbers
+            .iter()
+            .filter_map(|number| known.get(number).cloned())
+            .collect();
+        drop(known);
+        if entries.is_empty() {
             return;
-        };
-        entry.is_unwanted.store(true, Ordering::Release);
+        }
+        for entry in entries {
+            entry.is_unwanted.store(true, Ordering::Release);
+        }
+        // Each loop looks through its connections once, however many there are.
         self.unwanted_count.fetch_add(1, Ordering::AcqRel);
         for handle in &self.loops {
             handle.wake();

@@ -232,8 +232,8 @@ impl Observer for Notes {
         name == b"default" || self.users.iter().any(|user| user == name)
     }
 
-    fn end_client(&mut self, number: u64) {
-        self.ended.push(number);
+    fn end_clients(&mut self, numbers: &[u64]) {
+        self.ended.extend_from_slice(numbers);
     }
 
     fn authenticate(&mut self, name: &[u8], password: &[u8]) -> Option<Role> {
