@@ -57,7 +57,7 @@ pub enum Role {
     /// Store, change and remove items, one key at a time.
     Write,
     /// What concerns all items, or the server: `flush_all`, FLUSHALL,
-    /// `cache_memlimit`, `shutdown`, and setting statistics to zero.
+    /// `cache_memlimit`, `shutdown`, setting statistics to zero, and ending connections.
     Admin,
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use trefoil_gateway_core::keyspace::{Access, Keyspace as _};
 use trefoil_gateway_core::memory::MemoryKeyspace;
 use trefoil_gateway_core::resp::{
-    JobKind, Libraries, RespSession, ScriptHash, ScriptJob, ScriptValue, Scripts,
+    Function, JobKind, Libraries, RespSession, ScriptHash, ScriptJob, ScriptValue, Scripts,
 };
 use trefoil_gateway_core::session::{Session as _, Wants};
 use trefoil_gateway_core::world::{Done, Now, Observer, Progress, World};
@@ -207,6 +207,44 @@ fn answers_are_bounded_before_anything_is_stored() {
         assert!(value_len == 600 || kept >= 2 * value_len, "{kept}");
         let deleted: &[&str] = &["DEL", "t"];
         answers(&mut desk, &mut keyspace, most, &[deleted], &mut |_| {});
+    }
+}
+
+/// So are lists of libraries, by what they show.
+#[test]
+fn lists_of_libraries_are_bounded() {
+    let mut keyspace = MemoryKeyspace::new(NOW_MS);
+    let mut desk = Desk::default();
+    let source = format!("#!lua name=a\n{}", "x".repeat(3000));
+    let load: &[&str] = &["FUNCTION", "LOAD", "REPLACE", &source];
+    let plain: &[&str] = &["FUNCTION", "LIST"];
+    let with_code: &[&str] = &["FUNCTION", "LIST", "WITHCODE"];
+    for (described, answer_len_max, are_listed) in [
+        (2000, 1000, [false, false]),
+        (500, 1000, [true, false]),
+        (2000, 10_000, [true, true]),
+    ] {
+        let mut register = |job: &mut ScriptJob| {
+            let function = Function::new(b"f", Some(vec![b'd'; described]), &[]).unwrap();
+            job.register(function).unwrap();
+            job.is_compiled = true;
+            job.answer = Some(Ok(ScriptValue::Bulk(b"a".to_vec())));
+        };
+        let mut ask = |words| {
+            let most = answer_len_max;
+            answers(&mut desk, &mut keyspace, most, &[words], &mut register).0
+        };
+        assert_eq!(ask(load), "$1\r\na\r\n");
+        for (words, is_listed) in [plain, with_code].into_iter().zip(are_listed) {
+            let answer = ask(words);
+            let begin = if is_listed {
+                "*1\r\n"
+            } else {
+                "-ERR the answer is longer"
+            };
+            assert!(answer.starts_with(begin), "{answer:.80}");
+            assert!(answer.len() <= answer_len_max);
+        }
     }
 }
 
