@@ -243,6 +243,9 @@ pub trait Observer {
     /// Shows all connections of the server, as far as they are known.
     fn clients(&self, _each: &mut dyn FnMut(&Client<'_>)) {}
 
+    /// Shows this connection, if it is known.
+    fn own_client(&self, _each: &mut dyn FnMut(&Client<'_>)) {}
+
     /// The TCP port that this connection has come to; 0 if it is none.
     fn own_port(&self) -> u16 {
         0

@@ -410,7 +410,10 @@ fn list<K: Keyspace>(
             text += &describe(client, command);
         }
     };
-    call.world.observer.clients(&mut put);
+    match filter {
+        Some(_) => call.world.observer.clients(&mut put),
+        None => call.world.observer.own_client(&mut put),
+    }
     if !has_own.get() {
         // Nobody knows of connections here.
         put(&Client {

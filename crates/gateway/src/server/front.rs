@@ -139,6 +139,10 @@ impl<O: LoopObserver> Observer for Front<'_, O> {
         self.shared.table.clients(self.now_s, each);
     }
 
+    fn own_client(&self, each: &mut dyn FnMut(&Client<'_>)) {
+        self.shared.table.client(self.connection, self.now_s, each);
+    }
+
     fn own_port(&self) -> u16 {
         self.shared.table.own_port(self.connection)
     }

@@ -253,6 +253,23 @@ pub(super) struct TableEntry {
     pub(super) said: Mutex<Introduction>,
 }
 
+impl TableEntry {
+    fn show(&self, number: u64, now_s: u32, each: &mut dyn FnMut(&Client<'_>)) {
+        let plain = |address: &'_ str| address.strip_prefix("tcp:").unwrap_or(address).to_owned();
+        let said = self.said.lock();
+        let said = said.unwrap_or_else(PoisonError::into_inner).clone();
+        each(&Client {
+            number,
+            fd: self.fd,
+            address: &plain(&self.peer),
+            own_address: &plain(&self.own_address),
+            age_s: now_s.saturating_sub(self.accepted_s),
+            idle_s: now_s.saturating_sub(self.used_s.load(Ordering::Relaxed)),
+            said: &said,
+        });
+    }
+}
+
 impl ConnectionTable {
     pub(super) fn insert(&self, number: u64, entry: Arc<TableEntry>) {
         self.lock().insert(number, entry);
@@ -298,19 +315,15 @@ impl ConnectionTable {
             if entry.is_unwanted.load(Ordering::Acquire) {
                 continue;
             }
-            let plain =
-                |address: &'_ str| address.strip_prefix("tcp:").unwrap_or(address).to_owned();
-            let said = entry.said.lock();
-            let said = said.unwrap_or_else(PoisonError::into_inner).clone();
-            each(&Client {
-                number,
-                fd: entry.fd,
-                address: &plain(&entry.peer),
-                own_address: &plain(&entry.own_address),
-                age_s: now_s.saturating_sub(entry.accepted_s),
-                idle_s: now_s.saturating_sub(entry.used_s.load(Ordering::Relaxed)),
-                said: &said,
-            });
+            entry.show(number, now_s, each);
+        }
+    }
+
+    /// Shows this one, if it is there.
+    pub(super) fn client(&self, number: u64, now_s: u32, each: &mut dyn FnMut(&Client<'_>)) {
+        let entry = self.lock().get(&number).cloned();
+        if let Some(entry) = entry {
+            entry.show(number, now_s, each);
         }
     }
 
