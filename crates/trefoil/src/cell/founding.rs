@@ -101,14 +101,14 @@ impl CellPlan {
     }
 }
 
-/// Brings this host's backends into the cell: its configuration, which names them here;
-/// nothing if the process is to end before there is one.
+/// Brings this host's backends into the cell: its configuration, and those that it names
+/// here; nothing if the process is to end before there is one.
 pub(super) fn join(
     home: &Home,
     store: &EtcdStore,
     plan: &CellPlan,
     rehearsal: &Rehearsal,
-) -> Result<Option<CellConfig>, Failure> {
+) -> Result<Option<(CellConfig, Vec<u32>)>, Failure> {
     let own = home.backends_here().map_err(Failure::of)?;
     let config = match store.load().map_err(Failure::of)? {
         Some(config) => Some(config),
@@ -126,7 +126,7 @@ fn go_on(
     own: &[BackendConfig],
     plan: &CellPlan,
     mut config: CellConfig,
-) -> Result<CellConfig, Failure> {
+) -> Result<(CellConfig, Vec<u32>), Failure> {
     let address = store.address();
     if !config.is_spread() {
         return Err(Failure::Failed(format!(
@@ -135,6 +135,7 @@ fn go_on(
     }
     // Before anything is written.
     plan.check(&config)?;
+    let (mut here, mut elsewhere) = (Vec::new(), None);
     let mut is_compared = false;
     for backend in own {
         let number = backend.number;
@@ -145,16 +146,23 @@ fn go_on(
             )));
         };
         if place == backend {
+            here.push(number);
             continue;
         }
         if place.addresses != backend.addresses {
-            return Err(Failure::of(ConfigStoreError::PlaceElsewhere {
+            let error = ConfigStoreError::PlaceElsewhere {
                 address: address.to_string(),
                 number,
                 holder: shown(place),
                 registered: store.registered_as(number),
                 own: shown(backend),
-            }));
+            };
+            // Those that are left are worth starting.
+            if own.len() > 1 {
+                tracing::warn!(backend = number, %error, "it is left out");
+            }
+            elsewhere.get_or_insert(error);
+            continue;
         }
         if !is_compared {
             // Over an old backup of etcd it would be a second configuration of an id that is
@@ -165,13 +173,17 @@ fn go_on(
             is_compared = true;
         }
         config = store.move_in(backend).map_err(Failure::of)?;
+        here.push(number);
         tracing::info!(
             backend = number,
             config_id = config.config_id,
             "the configuration names this process now: the one of before is gone, and with it what it held"
         );
     }
-    Ok(config)
+    match elsewhere {
+        Some(error) if here.is_empty() => Err(Failure::of(error)),
+        _ => Ok((config, here)),
+    }
 }
 
 fn shown(backend: &BackendConfig) -> String {

@@ -146,15 +146,14 @@ fn on_several_hosts(given: &UpArgs, args: UpArgs, mode: Mode) -> Outcome {
     let plan = CellPlan::of(&args, mode, count);
     spread.use_token();
     let rehearsal = Rehearsal::begin(spread)?;
-    let Some(config) = founding::join(&home, store, &plan, &rehearsal)? else {
+    let Some((config, numbers)) = founding::join(&home, store, &plan, &rehearsal)? else {
         return Ok(ExitCode::SUCCESS);
     };
     drop(rehearsal);
-    warn_of_neighbours(&config, &args.here);
+    warn_of_neighbours(&config, &numbers);
     if !args.allow_user.is_empty() {
         home.let_others_look(true)?;
     }
-    let numbers = args.here.clone();
     watch(given, (args, home, metrics), &config, numbers)
 }
 

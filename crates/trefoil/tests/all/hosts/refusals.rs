@@ -264,3 +264,42 @@ fn a_cell_whose_machines_were_all_switched_off_is_there_again_and_empty() {
         "it is the same cell"
     );
 }
+
+/// One of a host's two backends was given away while the host was off.
+#[test]
+fn a_host_starts_those_of_its_backends_that_are_still_here() {
+    if !can_run() {
+        return;
+    }
+    let network = Network::new(1);
+    let authority = network.authority("authority");
+    let certs = authority.of("host0");
+    let mut args = network.up_args(0, 0, &certs);
+    let here = args.iter().position(|arg| arg == "--here").unwrap();
+    args[here + 1] = "0,1".to_owned();
+    let start = || {
+        let mut command = network.on(0, PROGRAM);
+        command
+            .args(&args)
+            .args(["--mode", "R=1", "--backends", "2"]);
+        let started = Process::start(&mut command, "host 0");
+        eventually("it is ready", || started.is_ready().then_some(()));
+        started
+    };
+    let mut first = start();
+    crate::support::kill(first.child.id(), "TERM");
+    assert_eq!(first.ends(), 0);
+    let mut config: serde_json::Value =
+        serde_json::from_str(&network.held("config").unwrap()).unwrap();
+    config["config_id"] = 2.into();
+    config["backends"][1]["addresses"] = vec!["10.78.0.99:7411"].into();
+    config["backends"][1]["place"] = "another".into();
+    network.put("config", &config.to_string());
+    let mut second = start();
+    let parts = ["it is left out", "backend 1 of the cell", "10.78.0.99:7411"];
+    assert_eq!(second.log.count(&parts), 1);
+    assert_ne!(network.held("backends/0").unwrap(), "");
+    assert_eq!(network.held("backends/1").unwrap(), "");
+    crate::support::kill(second.child.id(), "TERM");
+    assert_eq!(second.ends(), 0);
+}
