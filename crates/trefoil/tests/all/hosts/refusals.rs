@@ -303,3 +303,38 @@ fn a_host_starts_those_of_its_backends_that_are_still_here() {
     crate::support::kill(second.child.id(), "TERM");
     assert_eq!(second.ends(), 0);
 }
+
+/// Without certificates: what a spare asks of the others is shown the token, too.
+#[test]
+fn a_spare_shows_the_token_that_it_was_given() {
+    if !can_run() {
+        return;
+    }
+    let network = Network::new(2);
+    let file = |host: usize, digit: &str| {
+        let path = network.local().join(format!("token-{digit}"));
+        let path = path.display().to_string();
+        let script = format!("umask 077; echo {} > {path}", digit.repeat(64));
+        let written = network.on(host, "sh").args(["-ec", &script]).status();
+        assert!(written.unwrap().success());
+        path
+    };
+    let start = |host: usize, what: &[&str], token: &str| {
+        let listen = format!("{}:7411", address(host));
+        let dir = network.local().join(what[0]).display().to_string();
+        let mut command = network.on(host, PROGRAM);
+        command.arg("cell").args(what).args(["--dir", &dir]);
+        command.args(["--store", CELL, "--memory", "64MiB", "--listen", &listen]);
+        command.args(["--plaintext", "rpc", "--token-file", token]);
+        Process::start(&mut command, "one")
+    };
+    let up = ["up", "--here", "0", "--mode", "R=1", "--backends", "1"];
+    let first = start(0, &up, &file(0, "1"));
+    eventually("the cell is ready", || first.is_ready().then_some(()));
+    let mut wrong = start(1, &["spare"], &file(1, "2"));
+    assert_eq!(wrong.ends(), 1);
+    let parts = ["no other backend of the cell is reached"];
+    assert_eq!(wrong.log.count(&parts), 1);
+    let spare = start(1, &["spare"], &file(1, "1"));
+    eventually("it stands by", || spare.is_ready().then_some(()));
+}
