@@ -30,12 +30,14 @@ check_specification() {
   mkdir -p target/spec
   nice -n 19 spec/check.py >target/spec.log 2>&1 &
   specification=$!
-  trap 'pkill -P "$specification"; kill "$specification"' EXIT
+  # Not with the exit code of these: there may be nothing left to end.
+  trap 'pkill -P "$specification" || true; kill "$specification" 2>/dev/null || true' EXIT
 }
 
 await_specification() {
   local code=0
   wait "$specification" || code=$?
+  trap - EXIT
   cat target/spec.log
   return "$code"
 }
