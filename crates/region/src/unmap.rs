@@ -233,3 +233,52 @@ fn next() -> Option<Range> {
 fn lock() -> MutexGuard<'static, Waiting> {
     WAITING.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+
+    const LEN: usize = 64 << 20;
+
+    /// A mapping with pages here and there.
+    fn range() -> Range {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping, at a place that the kernel chooses.
+        let base = unsafe {
+            mmap_anonymous(std::ptr::null_mut(), LEN, protection, MapFlags::PRIVATE).unwrap()
+        };
+        for at in (0..LEN).step_by(3 << 20) {
+            // SAFETY: inside of the mapping.
+            unsafe { base.cast::<u8>().byte_add(at).write_volatile(1) };
+        }
+        Range {
+            base: NonNull::new(base).unwrap(),
+            len: LEN,
+            since: Instant::now(),
+            ended: || {},
+        }
+    }
+
+    /// By asking, and by trying as with a kernel that does not tell.
+    #[test]
+    fn all_pages_are_let_go_either_way() {
+        let Some(pages) = Pages::of_this_process() else {
+            println!("SKIPPED: this kernel does not tell which pages are there");
+            return;
+        };
+        for asks in [true, false] {
+            let range = range();
+            let base = range.base.as_ptr() as usize;
+            let held = || pages.look(base..base + LEN, LEN).unwrap().runs().len();
+            assert!(held() > 0);
+            let mut pieces = 0;
+            match asks {
+                true => range.empty_where_pages_are(&mut || pieces += 1).unwrap(),
+                false => range.empty(0, LEN, &mut || pieces += 1),
+            }
+            assert_eq!((held(), pieces > 1), (0, true), "asks: {asks}");
+            range.end(0, LEN);
+        }
+    }
+}
