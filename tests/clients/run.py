@@ -49,7 +49,7 @@ class Suite:
 SUITES = [
     Suite("memcached's t/*.t", ["memcached-t/run.py"], r"\d+ files, \d+ tests", own_servers=True),
     Suite("YCSB A B C D F", ["ycsb/run.py"], r"operations on", own_servers=True, alone=True),
-    Suite("a backend killed", ["kill-backend/run.py"], r"killed ", ("gateway",), own_servers=True),
+    Suite("a backend killed", ["kill-backend/run.py"], r"killed ", ("gateway",), own_servers=True, alone=True),
     Suite("locks, servers die", ["locks/run.py"], r"^locks: ", ("memcached", "gateway"), own_servers=True),
     Suite("Django's, pymemcache", ["packages/run.py", "django-pymemcache"], r" wrong$"),
     Suite("Django's, pylibmc", ["packages/run.py", "django-pylibmc"], r" wrong$"),

@@ -373,15 +373,17 @@ impl<H: Host> Driver<H> {
     ) -> Result<Inline, Left<N>> {
         let hash = self.topology.hash(key);
         let cohort = self.topology.cohort(hash);
-        let mut plan = self.plan::<N>(cohort, now);
-        if purpose == Purpose::Basis {
-            plan = plan.careful(self.host.unix_ns(), Version::ZERO);
-        }
+        let now_ms = self.host.coarse_unix_ms();
+        let plan = self.plan::<N>(cohort, now);
+        let plan = match purpose {
+            Purpose::Basis => plan.careful(self.host.unix_ns(), Version::ZERO),
+            _ => plan.at(now_ms * 1_000_000),
+        };
         self.prefetch(hash, cohort, &plan);
         let mut get = Get::new(&plan, hash, limits, now);
         let check = DataCheck {
             key,
-            now_ms: self.host.coarse_unix_ms(),
+            now_ms,
             flush_floor: self.topology.flush_floor(),
         };
         let mut source = OnLinks {

@@ -134,7 +134,8 @@ impl<H: Host> Driver<H> {
         AnyPlan {
             preferred: self.turns.next(copies),
             strategies,
-            careful: own.map(|own| (self.host.unix_ns(), own)),
+            now_unix_ns: self.host.unix_ns(),
+            careful: own,
         }
     }
 

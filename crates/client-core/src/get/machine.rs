@@ -23,6 +23,7 @@ pub struct Get<const N: usize> {
     pub(super) tag: u64,
     /// See [`Plan`].
     pub(super) at_rest_ns: u64,
+    pub(super) is_careful: bool,
     pub(super) own: Version,
     pub(super) preferred: usize,
     pub(super) fan_out: usize,
@@ -56,6 +57,7 @@ impl<const N: usize> Get<N> {
         let mut get = Get {
             tag: hash.tag,
             at_rest_ns: plan.at_rest_ns,
+            is_careful: plan.is_careful,
             own: plan.own,
             preferred: plan.preferred,
             fan_out: 0,

@@ -50,10 +50,13 @@
 //! recovering, or its lease is over) and two that differ are a miss after one
 //! more look: there is no third vote to wait for, and replicas of a full cell
 //! evict by themselves. So a GET beside a SET of the same key that has reached
-//! one survivor and not yet the other may say `inquorate`, with one replica
-//! down: a loss of quorum turns hits into misses. Who writes on the strength of
-//! it asks carefully ([`Plan::careful`]): the survivors have to say the same by
-//! message, and one that is alone says nothing at all.
+//! one survivor and not yet the other would say `inquorate`, with one replica
+//! down, although the SET may have been acknowledged: by the survivor, and by the
+//! one that died after it. So where one of them holds what is young, it is looked at
+//! again, and asked by message, as long as the retries last: some 12 ms, unless a
+//! survivor does not get to run. Then it is a miss: a loss of quorum turns hits into
+//! misses. Who writes on the strength of it asks carefully ([`Plan::careful`]): the
+//! survivors have to say the same by message, and one that is alone says nothing at all.
 //!
 //! A lease that is over says that its backend is dead or hangs, unless this whole
 //! machine has paused: then every lease is over, each backend renews its own when
@@ -111,9 +114,12 @@ pub struct Plan<const N: usize> {
     /// What counts as at rest: entries whose version is older than this, in
     /// nanoseconds since the Unix epoch. Where a replica gives no vote and the
     /// others disagree, what is at rest is a miss at once; what may be a mutation
-    /// on its way is looked at again, until budget or deadline end. For a reader
-    /// everything is at rest: `u64::MAX`.
+    /// on its way is looked at again, until budget or deadline end. `u64::MAX` for
+    /// who does not mind: everything is at rest.
     pub at_rest_ns: u64,
+    /// Something is written on the strength of what is found: what may be on its way
+    /// is no miss, however long it takes.
+    pub is_careful: bool,
     /// A version that is known to be at rest: a failed CAS's own.
     pub own: Version,
 }
@@ -127,7 +133,16 @@ impl<const N: usize> Plan<N> {
             fan_out: Mode::of(N).quorum(),
             hedge_after_ns: u64::MAX,
             at_rest_ns: u64::MAX,
+            is_careful: false,
             own: Version::ZERO,
+        }
+    }
+
+    /// For a reader who begins now: what may still be on its way is not a miss at once.
+    pub const fn at(self, now_unix_ns: u64) -> Self {
+        Plan {
+            at_rest_ns: now_unix_ns.saturating_sub(AT_REST_NS),
+            ..self
         }
     }
 
@@ -136,9 +151,9 @@ impl<const N: usize> Plan<N> {
     /// of a CAS that looks, or zero.
     pub const fn careful(self, now_unix_ns: u64, own: Version) -> Self {
         Plan {
-            at_rest_ns: now_unix_ns.saturating_sub(AT_REST_NS),
+            is_careful: true,
             own,
-            ..self
+            ..self.at(now_unix_ns)
         }
     }
 }

@@ -282,11 +282,6 @@ impl<const N: usize> Get<N> {
         }
     }
 
-    /// Whether something is written on the strength of what is found.
-    fn is_careful(&self) -> bool {
-        self.at_rest_ns != u64::MAX
-    }
-
     /// Whether none of those who disagree holds what may be on its way.
     pub(super) fn is_at_rest(&self) -> bool {
         let is_old = |vote: &Vote| match vote {
@@ -303,7 +298,9 @@ impl<const N: usize> Get<N> {
     /// Where a replica gives no vote, waiting would bring no third one, unless all have
     /// paused: one more look, and for who writes on the strength of it, or has found
     /// the lease over just now, what the survivors answer: one of them may have a
-    /// message in its ring that it has not got round to.
+    /// message in its ring that it has not got round to. What is young may be on its way,
+    /// acknowledged by a replica that has died since: it is looked for as long as the
+    /// retries last.
     /// Where a replica without the value goes on disagreeing with one that has it,
     /// it is most likely no mutation on its way, which ends within microseconds,
     /// and to the caller it is a miss either way. Three different values may be three
@@ -319,11 +316,14 @@ impl<const N: usize> Get<N> {
         }
         self.note_votes();
         let is_absent = |vote: &Vote| matches!(vote, Vote::Absent { .. });
-        let may_stay = self.is_careful() || self.votes.iter().any(is_absent);
         let is_short = self.votes.contains(&Vote::None);
+        let may_stay = self.is_careful || is_short || self.votes.iter().any(is_absent);
         let has_lapsed = |replica: &Replica| replica.lacking == Some(RetryCause::Lease);
-        let is_wary = self.is_careful() || self.replicas.iter().any(has_lapsed);
-        let asks_survivors = is_short && is_wary && self.is_at_rest();
+        let is_wary = self.is_careful || self.replicas.iter().any(has_lapsed);
+        let is_at_rest = self.is_at_rest();
+        let asks_survivors = is_short && is_wary && is_at_rest;
+        // Three that vote: who reads does not wait for them all to agree.
+        let may_end = is_at_rest || !self.is_careful && !is_short;
         let is_still = if asks_survivors {
             self.still_count > STILL_ROUND_COUNT_SURVIVORS
         } else if is_short {
@@ -331,7 +331,7 @@ impl<const N: usize> Get<N> {
         } else {
             may_stay && self.still_count > STILL_ROUND_COUNT
         };
-        if is_still && self.is_at_rest() {
+        if is_still && may_end {
             if !self.await_missing() {
                 self.retry.count(RetryCause::Inquorate);
                 self.finish_miss(MissReason::Inquorate);
@@ -544,8 +544,9 @@ impl<const N: usize> Get<N> {
         let heard = self.votes.iter().filter(is_heard).count();
         // Who asks carefully must not take what is on its way for a miss, nor what one
         // replica says while the others are silent for a disagreement.
-        let enough = if self.is_careful() { Self::quorum() } else { 1 };
-        let is_miss = heard >= enough && !agreed && self.is_at_rest() && !self.is_awaiting();
+        let enough = if self.is_careful { Self::quorum() } else { 1 };
+        let may_end = self.is_at_rest() || !self.is_careful;
+        let is_miss = heard >= enough && !agreed && may_end && !self.is_awaiting();
         self.outcome = Some(if Self::quorum() > 1 && is_miss {
             GetOutcome::Miss {
                 reason: MissReason::Inquorate,

@@ -6,7 +6,7 @@ use trefoil_client_core::data::DataCheck;
 use trefoil_client_core::get::{
     Failure, Get, GetFailure, GetOutcome, GetStep, MissReason, ONE_SIDED_FAULTS_MAX, Plan, Strategy,
 };
-use trefoil_client_core::retry::{GiveUp, Limits, RetryCause};
+use trefoil_client_core::retry::{GiveUp, Limits, RETRIES_MAX_DEFAULT, RetryCause};
 use trefoil_client_core::vote::IndexVote;
 use trefoil_layout::data::DataEntry;
 use trefoil_layout::op::{Expected, Found, LookupAnswer, Rejection};
@@ -592,6 +592,54 @@ fn survivors_that_disagree_are_a_miss_after_one_more_look() {
     assert_eq!(get.0.looked(), Looked::Agreed(Expected::Version(v(5))));
 }
 
+/// A SET may have been acknowledged by a survivor and by the replica that died after it.
+#[test]
+fn a_reader_waits_for_what_may_be_on_its_way_to_the_other_survivor() {
+    let limits = Limits::until(u64::MAX);
+    let disagree = |get: &mut Script<3>| {
+        survivors_disagree(get);
+        if let GetStep::Pause { .. } = get.0.clone().poll(0) {
+            get.0.poll(0);
+        }
+    };
+    let by_rpc = false;
+    let asked = || {
+        let mut get = Script::<3>::with(&without_1().at(AT_REST_NS + 5), limits);
+        for _ in 0..10 {
+            disagree(&mut get);
+        }
+        get.asks(GetStep::Ask { replica: 0, by_rpc });
+        get.asks(GetStep::Ask { replica: 2, by_rpc }).waits();
+        get
+    };
+    // It had not got to run.
+    asked().answers(0, 5).answers(2, 5).hit(0, 5);
+    // It never gets there: a miss, once the retries are spent.
+    let mut get = asked();
+    get.answers(0, 5).answers_absent(2);
+    let mut rounds = 0;
+    loop {
+        match get.0.clone().poll(0) {
+            GetStep::Done(_) => break,
+            GetStep::Pause { .. } => drop(get.0.poll(0)),
+            _ => {
+                survivors_disagree(&mut get);
+                rounds += 1;
+            }
+        }
+    }
+    get.miss(MissReason::Inquorate);
+    assert_eq!(rounds, usize::from(RETRIES_MAX_DEFAULT) - 9);
+    // What is at rest is not waited for.
+    let mut get = Script::<3>::with(&without_1().at(AT_REST_NS + 6), limits);
+    for _ in 0..2 {
+        survivors_disagree(&mut get);
+    }
+    get.asks(GetStep::Await { replica: 1 });
+    get.fails(1, Failure::Connection);
+    get.miss(MissReason::Inquorate);
+}
+
 #[test]
 fn who_asks_carefully_is_told_of_no_miss_while_something_may_be_on_its_way() {
     // Version 5 is no older than a tenth of a second.
@@ -787,11 +835,11 @@ fn one_that_is_left_alone_disagrees_with_nobody() {
         let mut get = Script::<3>::with(&plan, limits);
         get.asks_index(0).asks_index(2).votes(0, 5, 1);
         get.asks_data(0).data(0, 5).fails(2, Failure::Lease);
-        match plan.at_rest_ns {
-            u64::MAX => {
+        match plan.is_careful {
+            false => {
                 get.miss(MissReason::Inquorate);
             }
-            _ => {
+            true => {
                 let last = RetryCause::Connection;
                 let cause = GetFailure::GaveUp(GiveUp::Budget { last });
                 get.asks(GetStep::Done(GetOutcome::Failed { cause }));

@@ -31,9 +31,11 @@ macro_rules! each {
 /// Who is asked, and how: as many strategies as the mode has copies are used.
 pub(crate) struct AnyPlan {
     pub(crate) preferred: usize,
-    /// For whoever writes on the strength of what is found: the time, and the version
-    /// of a CAS that looks.
-    pub(crate) careful: Option<(u64, Version)>,
+    /// Nanoseconds since the Unix epoch.
+    pub(crate) now_unix_ns: u64,
+    /// For whoever writes on the strength of what is found: the version of a CAS that
+    /// looks, or zero.
+    pub(crate) careful: Option<Version>,
     pub(crate) strategies: [Strategy; REPLICAS_MAX],
 }
 
@@ -46,8 +48,8 @@ impl AnyPlan {
             plan.fan_out = N;
         }
         match self.careful {
-            Some((now_unix_ns, own)) => plan.careful(now_unix_ns, own),
-            None => plan,
+            Some(own) => plan.careful(self.now_unix_ns, own),
+            None => plan.at(self.now_unix_ns),
         }
     }
 }

@@ -203,10 +203,11 @@ impl<const R: usize> Client<R> {
         own: Option<Version>,
     ) -> GetOp<R> {
         self.reconnect_in_the_background(env);
-        let mut plan = self.plan(env);
-        if let Some(own) = own {
-            plan = plan.careful(self.unix_ns(env), own);
-        }
+        let (plan, now_unix_ns) = (self.plan(env), self.unix_ns(env));
+        let plan = match own {
+            Some(own) => plan.careful(now_unix_ns, own),
+            None => plan.at(now_unix_ns),
+        };
         let hash = env.keys[self.key].hash;
         GetOp {
             machine: Get::new(&plan, hash, limits, env.time_ns.get()),
