@@ -68,6 +68,7 @@ mod reporter;
 mod resize;
 mod server;
 mod service;
+mod shared_stream;
 mod state;
 mod stop;
 mod tend;

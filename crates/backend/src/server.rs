@@ -52,6 +52,8 @@ use trefoil_store::{Regions, Store, StoreConfig};
 
 /// How long calls in flight may take after a shutdown has begun.
 const FAREWELL: Duration = Duration::from_secs(1);
+/// How often it is looked whether they have ended.
+const FAREWELL_LOOK: Duration = Duration::from_millis(1);
 /// How often, and how long between, it is tried to take a predecessor's port for metrics.
 const METRICS_LOOKS: u32 = 100;
 const METRICS_PAUSE: Duration = Duration::from_millis(50);
@@ -513,6 +515,18 @@ impl Running {
     }
 }
 
+impl Running {
+    /// Waits for the calls in flight, and for clients to hang up: each connection holds a
+    /// receiver until it has ended. With the runtime they would be cut off instead, and who
+    /// had called would not know what became of it.
+    fn await_connections(&self) {
+        let by = Instant::now() + FAREWELL;
+        while self.stopping.receiver_count() > 0 && Instant::now() < by {
+            std::thread::sleep(FAREWELL_LOOK);
+        }
+    }
+}
+
 impl Drop for Running {
     /// Also ends what a start that failed half-way had begun.
     fn drop(&mut self) {
@@ -532,6 +546,7 @@ impl Drop for Running {
             drop(target.lock().unwrap_or_else(PoisonError::into_inner).take());
         }
         let _ = self.stopping.send(true);
+        self.await_connections();
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_timeout(FAREWELL);
         }

@@ -7,6 +7,7 @@ use crate::guests::{Guests, Place};
 use crate::metrics;
 use crate::permission;
 use crate::service::RpcService;
+use crate::shared_stream::Shared;
 use crate::state::State;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
@@ -55,7 +56,7 @@ const SCRAPE_PATIENCE: Duration = Duration::from_secs(30);
 const CALL_PATIENCE: Duration = Duration::from_secs(120);
 /// Pause after the system refused to accept (out of descriptors, mostly).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// How long calls in flight may take once the server stops.
+/// How long calls in flight may take once the server stops, and clients to hang up then.
 const FAREWELL: Duration = Duration::from_millis(500);
 
 /// Between two lines about handshakes that have failed: anybody can make one fail.
@@ -277,6 +278,8 @@ async fn rpc<T>(
 ) where
     T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
+    // Until it has ended: who stops the server waits for that.
+    let _serving = stopping.clone();
     let service = trefoil_rpc::service(RpcService::new(Arc::clone(&state)));
     let service = InterceptedService::new(service, access);
     let service = hyper::service::service_fn(move |request: hyper::Request<Incoming>| {
@@ -301,6 +304,7 @@ async fn rpc<T>(
             Ok::<_, io::Error>(answer)
         }
     });
+    let stream = Shared::new(stream);
     let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .initial_stream_window_size(STREAM_WINDOW_LEN)
@@ -310,7 +314,7 @@ async fn rpc<T>(
         .max_send_buf_size(SEND_BUFFER_LEN)
         .keep_alive_interval(KEEP_ALIVE_INTERVAL)
         .keep_alive_timeout(KEEP_ALIVE_PATIENCE)
-        .serve_connection(TokioIo::new(stream), service);
+        .serve_connection(TokioIo::new(stream.clone()), service);
     let mut connection = pin!(connection);
     tokio::select! {
         result = &mut connection => note(result),
@@ -322,7 +326,11 @@ async fn rpc<T>(
         }
         () = stopped(stopping) => {
             connection.as_mut().graceful_shutdown();
-            let _ = tokio::time::timeout(FAREWELL, connection).await;
+            let farewell = async {
+                let _ = connection.await;
+                stream.until_hung_up().await;
+            };
+            let _ = tokio::time::timeout(FAREWELL, farewell).await;
         }
     }
 }

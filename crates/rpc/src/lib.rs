@@ -10,6 +10,7 @@ mod connect;
 mod convert;
 mod dial;
 mod generated;
+mod unexecuted;
 
 pub use connect::{
     Client, Credentials, Endpoint, EndpointError, MESSAGE_LEN_MAX, MUTATE_PATH, OWN_USER_ONLY,
@@ -26,3 +27,4 @@ pub use convert::{
 };
 pub use dial::{connect_tls_lazy, failure_text, handshake_error};
 pub use generated::v1;
+pub use unexecuted::{not_executed, was_not_executed};

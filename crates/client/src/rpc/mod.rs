@@ -352,7 +352,9 @@ pub(crate) fn certainly_not_sent(status: &tonic::Status) -> bool {
     ) {
         return true;
     }
-    is_nobody_there(status) || trefoil_rpc::handshake_error(status).is_some()
+    is_nobody_there(status)
+        || trefoil_rpc::was_not_executed(status)
+        || trefoil_rpc::handshake_error(status).is_some()
 }
 
 /// Whether the server lets this side not in, or not do that.

@@ -137,6 +137,7 @@ mod tests {
             operations: 9,
             hits: 1,
             stored: 1,
+            unknown: 0,
         };
         (
             [(Fault::Move, figures)].into(),

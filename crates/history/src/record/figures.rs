@@ -1,7 +1,7 @@
 //! What is counted of a round's faults and carriers.
 
 use super::plan::CarrierKind;
-use crate::event::{Event, Kind, Outcome};
+use crate::event::{Event, Kind, NEVER, Outcome};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -44,6 +44,8 @@ pub struct CarrierFigures {
     pub hits: u64,
     /// Mutations that were acknowledged.
     pub stored: u64,
+    /// Mutations that were answered, and may have taken effect or not.
+    pub unknown: u64,
 }
 
 impl CarrierFigures {
@@ -52,13 +54,15 @@ impl CarrierFigures {
         match (event.kind, event.outcome) {
             (Kind::Get, Outcome::Hit) => self.hits += 1,
             (_, Outcome::Stored) => self.stored += 1,
+            (_, Outcome::Unknown) if event.end_ns != NEVER => self.unknown += 1,
             _ => {}
         }
     }
 
     pub(super) fn text(self) -> String {
-        let (hits, stored) = (self.hits, self.stored);
-        format!("{} ({hits} hits, {stored} stored)", self.operations)
+        let (hits, stored, unknown) = (self.hits, self.stored, self.unknown);
+        let operations = self.operations;
+        format!("{operations} ({hits} hits, {stored} stored, {unknown} unknown)")
     }
 }
 
@@ -95,11 +99,16 @@ mod tests {
             event(Kind::Get, Outcome::Failed),
             event(Kind::Set, Outcome::Stored),
             event(Kind::Set, Outcome::Unknown),
+            Event {
+                end_ns: 9,
+                ..event(Kind::Cas, Outcome::Unknown)
+            },
         ];
         let mut all = BTreeMap::new();
         count_by_carrier(&mut all, &events, &carriers);
         let rings = all[&CarrierKind::Rings];
-        assert_eq!((rings.operations, rings.hits, rings.stored), (4, 1, 1));
+        assert_eq!((rings.operations, rings.hits, rings.stored), (5, 1, 1));
+        assert_eq!(rings.unknown, 1, "one was cut off, and one not");
         assert_eq!(all[&CarrierKind::Gateway], CarrierFigures::default());
     }
 }

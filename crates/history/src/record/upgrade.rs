@@ -25,6 +25,8 @@ const DRAINED: &str = "1";
 const HIT_RATIO_LESS_MAX: f64 = 0.02;
 /// Of fewer GETs it says nothing: a round may be over soon after its last order.
 const HIT_RATIO_GETS_MIN: u64 = 2_000;
+/// Operations that failed, each by itself in the report.
+const EXAMPLES_MAX: usize = 16;
 
 /// The programs of a round.
 #[derive(Clone, Copy, Debug)]
@@ -274,6 +276,8 @@ pub struct UpgradeFigures {
     pub after: HitRatio,
     /// Operations that failed, or whose fate is unknown.
     pub failed: u64,
+    /// The first of these.
+    pub examples: Vec<String>,
 }
 
 /// GETs and what they found.
@@ -300,7 +304,12 @@ impl UpgradeFigures {
         self.orders += upgraded.orders;
         self.seconds += upgraded.seconds;
         for event in events {
-            self.failed += u64::from(has_failed(event));
+            if has_failed(event) {
+                self.failed += 1;
+                if self.examples.len() < EXAMPLES_MAX {
+                    self.examples.push(example(event, &upgraded));
+                }
+            }
             if event.kind != Kind::Get || event.outcome == Outcome::Failed {
                 continue;
             }
@@ -319,7 +328,9 @@ impl UpgradeFigures {
     /// Why clients have noticed something; nothing if they have not.
     pub(super) fn trouble(&self) -> Option<String> {
         if self.failed > 0 {
-            return Some(format!("{} operations failed during upgrades", self.failed));
+            let examples = self.examples.join("; ");
+            let failed = self.failed;
+            return Some(format!("{failed} operations failed during upgrades: {examples}"));
         }
         let least = self.before.share() - HIT_RATIO_LESS_MAX;
         let phases = [("during", self.during), ("after", self.after)];
@@ -346,6 +357,18 @@ impl UpgradeFigures {
             self.after.text()
         )
     }
+}
+
+fn example(event: &Event, upgraded: &Upgraded) -> String {
+    let ms = |ns: u64| ns as f64 / 1e6;
+    format!(
+        "{:?} {:?} of client {}, {:.1} ms after the first order, took {:.1} ms",
+        event.kind,
+        event.outcome,
+        event.client,
+        ms(event.begin_ns.saturating_sub(upgraded.begin_ns)),
+        ms(event.end_ns.saturating_sub(event.begin_ns)),
+    )
 }
 
 /// A CAS that is refused has met another writer, as far as its client can tell.

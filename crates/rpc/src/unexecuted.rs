@@ -1,0 +1,61 @@
+//! Calls that have certainly changed nothing: refused before anything was executed, or never
+//! taken in. Whoever may send a mutation once only may send it again.
+
+use std::error::Error;
+use tonic::metadata::MetadataValue;
+use tonic::{Code, Status};
+
+/// Says so in a server's answer.
+const MARK: &str = "trefoil-not-executed";
+
+/// A server's refusal before it has executed anything, because it ends.
+pub fn not_executed(why: &str) -> Status {
+    let mut status = Status::new(Code::Unavailable, why);
+    let metadata = status.metadata_mut();
+    metadata.insert(MARK, MetadataValue::from_static("1"));
+    status
+}
+
+/// Whether the server has executed nothing of a call that ended so: it says so itself, its
+/// connection had closed before the call was sent, or it has said by HTTP/2 that it has not
+/// taken it in (RFC 9113, sections 6.8 and 8.7).
+pub fn was_not_executed(status: &Status) -> bool {
+    if status.metadata().contains_key(MARK) {
+        return true;
+    }
+    let mut source = status.source();
+    while let Some(error) = source {
+        if let Some(error) = error.downcast_ref::<hyper::Error>()
+            && error.is_canceled()
+        {
+            return true;
+        }
+        if let Some(error) = error.downcast_ref::<h2::Error>() {
+            return is_not_taken_in(error);
+        }
+        source = error.source();
+    }
+    false
+}
+
+/// A stream that the other end's last word (GOAWAY) does not include, or that it has refused.
+fn is_not_taken_in(error: &h2::Error) -> bool {
+    let is_in_order = error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR);
+    let is_refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
+    error.is_remote() && (is_in_order || is_refused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_who_says_so_has_not_executed() {
+        assert!(was_not_executed(&not_executed("it ends")));
+        assert!(!was_not_executed(&Status::unavailable("it ends")));
+        let from = |reason: h2::Reason| Status::from_error(Box::new(h2::Error::from(reason)));
+        // Of this side's own making.
+        assert!(!was_not_executed(&from(h2::Reason::REFUSED_STREAM)));
+        assert!(!was_not_executed(&from(h2::Reason::NO_ERROR)));
+    }
+}
