@@ -46,7 +46,7 @@ pub enum SendFailure {
     NotSent,
     /// It may have reached the replica, or may still.
     Lost,
-    /// It was not sent: the replica is moving to another process, which takes it in a
-    /// moment.
+    /// It was not sent, or not executed: the replica is moving to another process, which takes
+    /// it in a moment, or it ends.
     Moving,
 }

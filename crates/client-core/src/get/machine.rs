@@ -306,7 +306,7 @@ impl<const N: usize> Get<N> {
                 | Rejection::StaleConfig
                 | Rejection::UnknownConfig,
             ) => {
-                self.refresh(replica, RetryCause::ConfigChanged);
+                self.refresh_refused(replica);
             }
             Found::Rejected(_) if self.outcome.is_some() => {}
             Found::Rejected(rejection) => {

@@ -455,6 +455,17 @@ impl<const N: usize> Get<N> {
 
     #[cold]
     pub(super) fn refresh(&mut self, replica: usize, cause: RetryCause) {
+        self.refresh_as(replica, cause, false);
+    }
+
+    /// The same of a replica that has refused a question: it moves to another process, which
+    /// serves in a moment, or follows a configuration that this client knows already.
+    #[cold]
+    pub(super) fn refresh_refused(&mut self, replica: usize) {
+        self.refresh_as(replica, RetryCause::ConfigChanged, true);
+    }
+
+    fn refresh_as(&mut self, replica: usize, cause: RetryCause, is_passing: bool) {
         let state = &mut self.replicas[replica];
         // At the end of its range it goes on changing between even and odd.
         state.faults = match state.faults {
@@ -476,7 +487,7 @@ impl<const N: usize> Get<N> {
         } else {
             Work::RefreshConfig
         };
-        self.spend(cause);
+        self.spend_as(cause, is_passing);
     }
 
     /// This replica gives no vote for now: the others must decide.
@@ -502,9 +513,14 @@ impl<const N: usize> Get<N> {
 
     /// Takes a retry off the budget; `false` if that ended the GET.
     fn spend(&mut self, cause: RetryCause) -> bool {
+        self.spend_as(cause, false)
+    }
+
+    /// The same; `is_passing` if what caused it is over in a moment.
+    fn spend_as(&mut self, cause: RetryCause, is_passing: bool) -> bool {
         // Copies of an immutable corpus change one after the other, each all its buckets.
-        let is_passing = cause == RetryCause::ConfigChanged && N > 1 && Self::quorum() == 1;
-        match self.retry.spend_as(cause, is_passing) {
+        let is_of_corpus = cause == RetryCause::ConfigChanged && N > 1 && Self::quorum() == 1;
+        match self.retry.spend_as(cause, is_passing || is_of_corpus) {
             Ok(()) => {
                 self.pause_ns = self.retry.pause_ns();
                 true

@@ -1028,6 +1028,36 @@ fn an_overflowed_bucket_is_asked_by_message() {
     get.miss(MissReason::Absent).retried(&[]);
 }
 
+/// It moves to another process, which serves in a moment: a deadline ends that, no budget.
+#[test]
+fn who_refuses_a_question_because_it_moves_is_asked_until_the_deadline() {
+    let plan = Plan {
+        strategies: [Strategy::Rpc],
+        ..Plan::frugal(0)
+    };
+    let mut get = Script::<1>::with(&plan, Limits::until(1_000));
+    let moves = LookupAnswer {
+        epoch: 1,
+        found: Found::Rejected(Rejection::WrongShard),
+    };
+    let mut asked = 0;
+    while asked < 200 {
+        match get.0.poll(0) {
+            GetStep::Ask { replica: 0, .. } => {
+                asked += 1;
+                get.0.handle_answer(0, &moves, &check());
+            }
+            GetStep::Refresh { replica: 0, .. } => get.0.handle_refreshed(0),
+            GetStep::Pause { .. } => {}
+            step => panic!("{step:?}"),
+        }
+    }
+    let last = Some(RetryCause::ConfigChanged);
+    let cause = GetFailure::GaveUp(GiveUp::Deadline { last });
+    let failed = GetStep::Done(GetOutcome::Failed { cause });
+    assert_eq!(get.0.poll(1_000), failed);
+}
+
 #[test]
 fn a_rejected_lookup_names_its_reason() {
     let plan = Plan {

@@ -332,10 +332,11 @@ fn deliver(token: Token, answer: &CallAnswer, on: &mut impl FnMut(Completion<'_>
         CallAnswer::Lookup(Err(status))
         | CallAnswer::Mutate(Err(status))
         | CallAnswer::Use(Err(status)) => {
-            let failure = if certainly_not_sent(status) {
-                SendFailure::NotSent
-            } else {
-                SendFailure::Lost
+            let failure = match status {
+                // It ends. Who takes its place, if somebody does, takes this, too.
+                _ if trefoil_rpc::was_not_executed(status) => SendFailure::Moving,
+                _ if certainly_not_sent(status) => SendFailure::NotSent,
+                _ => SendFailure::Lost,
             };
             on(Completion::NoAnswer(token, failure, &failure_text(status)));
         }

@@ -72,7 +72,11 @@ impl Memcached {
         match self.line(request) {
             Ok(line) if line == stored => Some(Told::of(Outcome::Stored)),
             Ok(line) if denied.contains(&line.as_str()) => Some(Told::of(Outcome::Denied)),
-            Ok(_) | Err(Broken::Unanswered) => Some(Told::of(Outcome::Unknown)),
+            Ok(line) => {
+                eprintln!("a gateway does not know what became of a mutation: {line}");
+                Some(Told::of(Outcome::Unknown))
+            }
+            Err(Broken::Unanswered) => Some(Told::of(Outcome::Unknown)),
             Err(Broken::Unsent) => None,
         }
     }
