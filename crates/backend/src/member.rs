@@ -148,6 +148,11 @@ impl Member {
         self.config_id.store(CONFIG_ID_CHANGING, Memory::Release);
     }
 
+    /// Executes under this configuration from now on.
+    pub(crate) fn begin_service(&self, config_id: u32) {
+        self.config_id.store(config_id, Memory::Release);
+    }
+
     /// Extends the lease in the control region.
     pub(crate) fn renew_lease(&self, end_ns: u64) {
         let words = self.store.regions().control.words();

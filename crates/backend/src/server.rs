@@ -42,7 +42,9 @@ use tokio::runtime::Runtime;
 use tokio::sync::{Notify, watch};
 use trefoil_cell::{BackendLock, CellConfig, ConfigStoreError, Incarnations, Mode, TokenFile};
 use trefoil_fabric::Service as FabricService;
-use trefoil_fabric::shm::{Export, Target, TargetOptions};
+use trefoil_fabric::shm::{
+    Export, Target, TargetError, TargetOptions, UserPolicy, successor_path,
+};
 use trefoil_layout::limits::PARTITION_COUNT_MAX;
 use trefoil_layout::{ShardMap, Version, epoch};
 use trefoil_region::{HugePages, ProgramPages};
@@ -88,6 +90,8 @@ struct Running {
     token_file: Option<TokenFile>,
     /// Of an immutable cell: what this process was started with.
     corpus_file: Option<PathBuf>,
+    /// Of a process that takes another one's place, until it has.
+    early: Option<Target>,
 }
 
 impl Server {
@@ -144,6 +148,7 @@ impl Server {
             })
         })?;
         running.tend(options.huge_pages)?;
+        running.greet_early(&options.fabric, listen);
         if let Some(runtime) = &running.runtime {
             for member in &running.state.members {
                 handover::take(&running.state, member, runtime)?;
@@ -157,6 +162,10 @@ impl Server {
         })?;
         // What was flushed meanwhile.
         running.state.catch_up_at_last()?;
+        let config_id = running.state.config().config_id;
+        for member in &running.state.members {
+            member.begin_service(config_id);
+        }
         let server = running.serve((options.fabric, options.repair), listeners)?;
         if let Some(address) = listen.metrics {
             server.running.serve_metrics_soon(address);
@@ -333,6 +342,7 @@ impl Running {
             threads: Vec::new(),
             token_file: None,
             corpus_file: None,
+            early: None,
         })
     }
 
@@ -341,6 +351,29 @@ impl Running {
         self.spawn("trefoil-tend", move |state, stop| {
             tend::run(state, stop, huge_pages)
         })
+    }
+
+    /// Has clients map the stores of a process that is to take another one's place, before it
+    /// does: in the moment in which nobody is the backend they would all have to. Nothing is
+    /// executed here and no lease runs until then. Without it they come later.
+    fn greet_early(&mut self, fabric: &FabricOptions, listen: &ListenOptions) {
+        let Some(path) = &listen.fabric else {
+            return;
+        };
+        for member in &self.state.members {
+            member.end_service();
+        }
+        let path = successor_path(path);
+        let options = TargetOptions {
+            is_successor: true,
+            ..target_options(fabric, &path, &listen.users)
+        };
+        match start_fabric(options, &self.state) {
+            Ok(target) => self.early = Some(target),
+            Err(error) => {
+                tracing::info!(%error, "clients are not greeted before this process serves");
+            }
+        }
     }
 
     /// Readers, messages, calls: from now on this process is its backends.
@@ -358,12 +391,16 @@ impl Running {
             self.spawn("trefoil-config", follow::run)?;
         }
         if let Some(path) = listeners.fabric_socket() {
-            let mut target = TargetOptions::new(path);
-            target.spin = fabric.spin.unwrap_or(target.spin);
-            target.client_count_max = fabric.client_count_max.unwrap_or(target.client_count_max);
-            target.cpu = fabric.cpu;
-            target.users = listeners.users.clone();
-            let target = start_fabric(target, &self.state)?;
+            let target = match self.early.take() {
+                Some(mut target) => {
+                    target.take_place(path).map_err(TargetError::Listen)?;
+                    target
+                }
+                None => {
+                    let options = target_options(&fabric, path, &listeners.users);
+                    start_fabric(options, &self.state)?
+                }
+            };
             let _ = self.state.target.set(Mutex::new(Some(target)));
         }
         if self.state.members.iter().any(|m| m.recovery.is_some()) {
@@ -542,6 +579,7 @@ impl Drop for Running {
         for member in &self.state.members {
             member.store.revoke();
         }
+        drop(self.early.take());
         if let Some(target) = self.state.target.get() {
             drop(target.lock().unwrap_or_else(PoisonError::into_inner).take());
         }
@@ -778,6 +816,17 @@ fn load_corpus(member: &Member, config: &CellConfig, path: &Path) -> Result<(), 
         "corpus loaded"
     );
     Ok(())
+}
+
+fn target_options(fabric: &FabricOptions, path: &Path, users: &UserPolicy) -> TargetOptions {
+    let usual = TargetOptions::new(path);
+    TargetOptions {
+        spin: fabric.spin.unwrap_or(usual.spin),
+        client_count_max: fabric.client_count_max.unwrap_or(usual.client_count_max),
+        cpu: fabric.cpu,
+        users: users.clone(),
+        ..usual
+    }
 }
 
 fn start_fabric(options: TargetOptions, state: &State) -> Result<Target, StartError> {

@@ -208,11 +208,6 @@ impl State {
             return false;
         }
         doors.retired = true;
-        for member in &self.members {
-            member.renew_lease(control::LEASE_MOVED_NS);
-            // Lookups by message, too: a successor may store something newer at once.
-            member.end_service();
-        }
         drop(doors.unix.take());
         self.closing.send_replace(true);
         if let Some(target) = self.target.get() {
@@ -220,6 +215,12 @@ impl State {
             if let Some(target) = target.as_mut() {
                 target.hide();
             }
+        }
+        // What takes time is done: from here on there is no backend until another begins.
+        for member in &self.members {
+            member.renew_lease(control::LEASE_MOVED_NS);
+            // Lookups by message, too: a successor may store something newer at once.
+            member.end_service();
         }
         // Last: a successor may begin once the locks are free.
         doors.locks.clear();

@@ -10,6 +10,7 @@ use crate::time;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -26,6 +27,9 @@ const PING_PATIENCE: Duration = Duration::from_millis(500);
 /// How often it is looked whether a backend's successor has come: it comes within a
 /// millisecond or two as a rule, and operations wait for it.
 const SUCCESSOR_PAUSE: Duration = Duration::from_micros(100);
+/// How long one that was connected to before it serves is waited for: it may be another
+/// one's successor, which takes minutes, while the one that is looked for serves.
+const EARLY_PATIENCE: Duration = Duration::from_millis(5);
 /// The same once it has not come for so long: the machine is busy.
 const SUCCESSOR_PAUSE_LONG: Duration = Duration::from_millis(1);
 const SUCCESSOR_LATE: Duration = Duration::from_millis(20);
@@ -280,7 +284,7 @@ impl Host for ClientHost {
                 let Some(socket) = &socket else {
                     break Err(no_shared_memory());
                 };
-                match Connection::connect(socket, backend, &options) {
+                match connect_or_early(socket, backend, &options, has_moved) {
                     // Its successor is not there yet.
                     Err(error) if has_moved && is_absence(&error) && Instant::now() < by => {
                         pause();
@@ -455,6 +459,28 @@ fn is_absence(error: &ConnectError) -> bool {
 /// for: it is of the cell as it was before, or on its way out.
 fn is_former(found: TopologyId, known: TopologyId) -> bool {
     found.is_changing() || found.is_followed_by(known)
+}
+
+/// Connects to a backend. Where another process is to take its place (`has_moved`) and has
+/// not yet, that one is connected to before it has.
+fn connect_or_early(
+    socket: &Path,
+    backend: u32,
+    options: &ConnectOptions,
+    has_moved: bool,
+) -> Result<Connection, ConnectError> {
+    let connected = Connection::connect(socket, backend, options);
+    match &connected {
+        Err(error) if has_moved && is_absence(error) => {
+            let by = Instant::now() + EARLY_PATIENCE;
+            match Connection::connect_early(socket, backend, options, by) {
+                Ok(Some(connection)) => Ok(connection),
+                // Whatever is wrong with it: what counts is who serves in the end.
+                Ok(None) | Err(_) => connected,
+            }
+        }
+        _ => connected,
+    }
 }
 
 /// What a failed greeting says of the backend.

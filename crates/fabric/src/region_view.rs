@@ -16,7 +16,7 @@ use trefoil_layout::bucket::{self, BUCKET_LEN, BUCKET_WORDS, SLOT_COUNT, beside_
 use trefoil_layout::control::{self, IndexWindow};
 use trefoil_layout::limits::SPILL_MAX;
 use trefoil_layout::words::Words;
-use trefoil_layout::{KeyHash, Pointer, Version};
+use trefoil_layout::{KeyHash, Pointer, TopologyId, Version};
 use trefoil_region::{Mapping, SharedBlock, SharedWords, WordBuffer};
 
 /// Bytes of an entry that are fetched ahead of its copy; behind them the
@@ -54,6 +54,11 @@ impl RegionView {
         };
         view.refresh();
         view
+    }
+
+    /// See [`Agreement::topology`].
+    pub(crate) fn set_topology(&mut self, topology: TopologyId) {
+        self.agreement.topology = topology;
     }
 
     /// What was agreed when the connection was made.

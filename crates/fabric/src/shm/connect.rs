@@ -5,6 +5,7 @@ use super::connection::Connection;
 use super::policy::UserPolicy;
 use super::socket;
 use crate::agreement::Agreement;
+use crate::clock::monotonic_ns;
 use crate::region_view::RegionView;
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -13,12 +14,15 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use trefoil_layout::control::{self, ControlError};
 use trefoil_layout::hello::{Granted, Hello, HelloError, REPLY_LEN, Reply, Status};
 use trefoil_layout::limits::LAYOUT_VERSION;
 use trefoil_layout::ring;
 use trefoil_region::{Mapping, MappingError};
+
+/// How often it is looked whether a successor's lease has begun.
+const LEASE_PAUSE: Duration = Duration::from_micros(20);
 
 /// What a client may choose.
 #[derive(Clone, Debug)]
@@ -163,8 +167,47 @@ impl Connection {
         options: &ConnectOptions,
     ) -> Result<Self, ConnectError> {
         let (socket, granted, descriptors) = greet(path, backend, options)?;
-        establish(path, options, socket, &granted, descriptors)
+        let parts = Parts::map(path, options, socket, &granted, descriptors)?;
+        Ok(parts.establish(&granted))
     }
+
+    /// The same with a process that is to take the place of the one at `path`, before it has:
+    /// waits until its lease begins, until `by` at most. `None`: nobody listens there, or it
+    /// has not begun by then.
+    pub fn connect_early(
+        path: &Path,
+        backend: u32,
+        options: &ConnectOptions,
+        by: Instant,
+    ) -> Result<Option<Self>, ConnectError> {
+        let path = &successor_path(path);
+        let (socket, mut granted, descriptors) = match greet(path, backend, options) {
+            Err(ConnectError::NotFound { .. } | ConnectError::NobodyListens { .. }) => {
+                return Ok(None);
+            }
+            greeted => greeted?,
+        };
+        let parts = Parts::map(path, options, socket, &granted, descriptors)?;
+        let words = parts.control.words();
+        while control::lease_end_ns(&words) <= monotonic_ns() {
+            if Instant::now() >= by {
+                return Ok(None);
+            }
+            std::thread::sleep(LEASE_PAUSE);
+        }
+        let mut connection = parts.establish(&granted);
+        // Greeted before it served, it could not say under which.
+        granted.topology.config_id = connection.config_id();
+        connection.serves(granted.topology);
+        Ok(Some(connection))
+    }
+}
+
+/// Where a process listens that is to take the place of the one at `path`.
+pub fn successor_path(path: &Path) -> PathBuf {
+    let mut path = path.as_os_str().to_owned();
+    path.push(".next");
+    path.into()
 }
 
 /// What the backend grants, and the descriptors of its memory: control, index, data, and
@@ -245,55 +288,81 @@ fn judge(path: &Path, backend: u32, bytes: &[u8; REPLY_LEN]) -> Result<Granted, 
     }
 }
 
-fn establish(
-    path: &Path,
-    options: &ConnectOptions,
-    socket: OwnedFd,
-    granted: &Granted,
-    descriptors: Vec<OwnedFd>,
-) -> Result<Connection, ConnectError> {
-    let inconsistent = |what| ConnectError::Inconsistent {
-        path: path.to_path_buf(),
-        what,
-    };
-    let mut descriptors = descriptors.into_iter();
-    let mut next = || {
-        descriptors
-            .next()
-            .ok_or_else(|| inconsistent("a descriptor is missing"))
-    };
-    let control = Mapping::shared_reader(next()?, granted.control_len)?;
-    let index = Mapping::shared_reader(next()?, granted.index_len)?;
-    let data = Mapping::shared_reader(next()?, granted.data_len)?;
-    if control.len() < control::CONTROL_LEN as u64 {
-        return Err(inconsistent("the control region is too short"));
-    }
-    let shape = control::shape(&control.words())?;
-    if shape.incarnation != granted.incarnation
-        || shape.partition_count != usize::from(granted.partition_count)
-    {
-        return Err(inconsistent("the control region is of another incarnation"));
-    }
-    let agreement = Agreement {
-        backend: granted.backend,
-        incarnation: granted.incarnation,
-        hasher: granted.hasher,
-        partition_count: shape.partition_count,
-        sub_count: shape.sub_count(),
-        layout_version: granted.layout_version,
-        topology: granted.topology,
-    };
-    let channel = match granted.rings {
-        None => None,
-        Some(geometry) => {
-            let rings = Mapping::reader_writer(next()?, geometry.object_len())?;
-            if !ring::is_initialised(&rings.words()) {
-                return Err(inconsistent("the message rings are not initialised"));
-            }
-            let socket = UnixStream::from(socket);
-            Some(Channel::new(rings, geometry, socket, options.spin))
+/// What a backend has handed over, mapped and looked at.
+struct Parts {
+    control: Mapping,
+    index: Mapping,
+    data: Mapping,
+    shape: control::ControlShape,
+    channel: Option<Channel>,
+}
+
+impl Parts {
+    fn map(
+        path: &Path,
+        options: &ConnectOptions,
+        socket: OwnedFd,
+        granted: &Granted,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<Self, ConnectError> {
+        let inconsistent = |what| ConnectError::Inconsistent {
+            path: path.to_path_buf(),
+            what,
+        };
+        let mut descriptors = descriptors.into_iter();
+        let mut next = || {
+            descriptors
+                .next()
+                .ok_or_else(|| inconsistent("a descriptor is missing"))
+        };
+        let control = Mapping::shared_reader(next()?, granted.control_len)?;
+        let index = Mapping::shared_reader(next()?, granted.index_len)?;
+        let data = Mapping::shared_reader(next()?, granted.data_len)?;
+        if control.len() < control::CONTROL_LEN as u64 {
+            return Err(inconsistent("the control region is too short"));
         }
-    };
-    let view = RegionView::new(agreement, control, index, data);
-    Ok(Connection::from_parts(view, channel))
+        let shape = control::shape(&control.words())?;
+        if shape.incarnation != granted.incarnation
+            || shape.partition_count != usize::from(granted.partition_count)
+        {
+            return Err(inconsistent("the control region is of another incarnation"));
+        }
+        let channel = match granted.rings {
+            None => None,
+            Some(geometry) => {
+                let rings = Mapping::reader_writer(next()?, geometry.object_len())?;
+                if !ring::is_initialised(&rings.words()) {
+                    return Err(inconsistent("the message rings are not initialised"));
+                }
+                let socket = UnixStream::from(socket);
+                Some(Channel::new(rings, geometry, socket, options.spin))
+            }
+        };
+        Ok(Parts {
+            control,
+            index,
+            data,
+            shape,
+            channel,
+        })
+    }
+
+    /// What both sides go by, under this topology.
+    fn agreement(&self, granted: &Granted) -> Agreement {
+        Agreement {
+            backend: granted.backend,
+            incarnation: granted.incarnation,
+            hasher: granted.hasher,
+            partition_count: self.shape.partition_count,
+            sub_count: self.shape.sub_count(),
+            layout_version: granted.layout_version,
+            topology: granted.topology,
+        }
+    }
+
+    fn establish(self, granted: &Granted) -> Connection {
+        let agreement = self.agreement(granted);
+        let view = RegionView::new(agreement, self.control, self.index, self.data);
+        Connection::from_parts(view, self.channel)
+    }
 }

@@ -29,6 +29,14 @@ impl Connection {
         Connection { view, channel }
     }
 
+    /// The topology under which the backend serves, which was not agreed on when it was
+    /// greeted.
+    pub(super) fn serves(&mut self, topology: TopologyId) {
+        if let Some(view) = Arc::get_mut(&mut self.view) {
+            view.set_topology(topology);
+        }
+    }
+
     /// The one-sided half and the message path, if there is one.
     pub fn into_parts(self) -> (Arc<RegionView>, Option<Channel>) {
         (self.view, self.channel)

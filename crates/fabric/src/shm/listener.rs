@@ -234,7 +234,7 @@ impl Listener {
             false => None,
         };
         let granted = export.granted(rings.is_some().then_some(self.geometry));
-        if granted.topology.is_changing() {
+        if granted.topology.is_changing() && !self.shared.greets_early() {
             // It is leaving its place, or loads another corpus: as if it were not there.
             return;
         }

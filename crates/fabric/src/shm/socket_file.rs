@@ -79,10 +79,7 @@ impl SocketFile {
             path: path.into(),
             source,
         };
-        let directory = match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
+        let directory = directory_of(path);
         let _lock = lock_directory(directory).map_err(fail)?;
         if is_open_to_all(directory).map_err(fail)? {
             return Err(ListenError::UnsafeDirectory {
@@ -100,6 +97,28 @@ impl SocketFile {
             identity: (metadata.dev(), metadata.ino()),
         };
         Ok((UnixListener::from(socket), file))
+    }
+
+    /// Has it stand at another path of the same directory from now on, where nobody listens.
+    pub fn move_to(&mut self, path: &Path) -> Result<(), ListenError> {
+        let address = SocketAddrUnix::new(path)
+            .map_err(|_| ListenError::PathTooLong { path: path.into() })?;
+        let fail = |source: io::Error| ListenError::System {
+            path: path.into(),
+            source,
+        };
+        let _lock = lock_directory(directory_of(path)).map_err(fail)?;
+        remove_stale(path, &address)?;
+        std::fs::rename(&self.path, path).map_err(fail)?;
+        self.path = path.into();
+        Ok(())
+    }
+}
+
+fn directory_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
     }
 }
 
@@ -213,6 +232,30 @@ mod tests {
         let (_successor_listener, _successor) = SocketFile::bind(&path, 0o600).unwrap();
         drop(file);
         assert!(path.exists());
+    }
+
+    #[test]
+    fn it_takes_a_place_that_nobody_listens_at() {
+        let directory = tempfile::tempdir().unwrap();
+        let (early, place) = (
+            directory.path().join("one.next"),
+            directory.path().join("one.sock"),
+        );
+        let (listener, mut file) = SocketFile::bind(&early, 0o600).unwrap();
+        let (held, held_file) = SocketFile::bind(&place, 0o600).unwrap();
+        assert!(matches!(
+            file.move_to(&place),
+            Err(ListenError::InUse { .. })
+        ));
+        // As after kill -9.
+        drop(held);
+        std::mem::forget(held_file);
+        file.move_to(&place).unwrap();
+        assert!(!early.exists());
+        std::os::unix::net::UnixStream::connect(&place).unwrap();
+        assert!(listener.accept().is_ok());
+        drop((listener, file));
+        assert!(!place.exists());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::socket_file::{ListenError, SocketFile};
 use rustix::event::EventfdFlags;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -41,6 +41,9 @@ pub struct TargetOptions {
     pub silence_max: Duration,
     /// How long the reply to one for whom no rings are left waits for some.
     pub rings_patience: Duration,
+    /// It is to take another process's place ([`Target::take_place`]): clients are greeted
+    /// although nothing is served yet. They wait for the lease, which begins then.
+    pub is_successor: bool,
 }
 
 impl TargetOptions {
@@ -57,6 +60,7 @@ impl TargetOptions {
             hello_timeout: Duration::from_secs(2),
             silence_max: Duration::from_secs(10),
             rings_patience: Duration::from_millis(10),
+            is_successor: false,
         }
     }
 }
@@ -173,6 +177,8 @@ pub(super) struct Shared {
     stopped: AtomicBool,
     inbox_full: AtomicBool,
     inbox: Mutex<Vec<Client>>,
+    /// See [`TargetOptions::is_successor`].
+    is_successor: AtomicBool,
     /// Somebody wants rings, and there are none left. Looked at with the inbox.
     is_short: AtomicBool,
     pub(super) poller_bell: OwnedFd,
@@ -181,12 +187,13 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    fn new() -> rustix::io::Result<Self> {
+    fn new(is_successor: bool) -> rustix::io::Result<Self> {
         let bell = || rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         Ok(Shared {
             stopped: AtomicBool::new(false),
             inbox_full: AtomicBool::new(false),
             inbox: Mutex::default(),
+            is_successor: AtomicBool::new(is_successor),
             is_short: AtomicBool::new(false),
             poller_bell: bell()?,
             listener_bell: bell()?,
@@ -197,6 +204,11 @@ impl Shared {
     #[inline(always)]
     pub(super) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Relaxed)
+    }
+
+    /// Whether those are greeted, too, who find nothing served yet.
+    pub(super) fn greets_early(&self) -> bool {
+        self.is_successor.load(Ordering::Acquire)
     }
 
     #[inline(always)]
@@ -264,7 +276,7 @@ impl Target {
     /// returns, not in the background.
     pub fn start(options: TargetOptions, exports: Vec<Export>) -> Result<Self, TargetError> {
         let (socket, file) = SocketFile::bind(&options.path, options.users.socket_mode())?;
-        let shared = Arc::new(Shared::new().map_err(io::Error::from)?);
+        let shared = Arc::new(Shared::new(options.is_successor).map_err(io::Error::from)?);
         let shares = Arc::clone(&shared);
         let poller = Poller::new(shares, options.spin, options.sleep_max, options.silence_max)
             .map_err(io::Error::from)?;
@@ -313,8 +325,18 @@ impl Target {
         drop(self.file.take());
     }
 
+    /// It serves from now on, at `path`, where its predecessor has listened.
+    pub fn take_place(&mut self, path: &Path) -> Result<(), ListenError> {
+        if let Some(file) = &mut self.file {
+            file.move_to(path)?;
+        }
+        self.path = path.into();
+        self.shared.is_successor.store(false, Ordering::Release);
+        Ok(())
+    }
+
     /// Where it listens.
-    pub fn path(&self) -> &std::path::Path {
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
