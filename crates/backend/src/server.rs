@@ -42,9 +42,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::{Notify, watch};
 use trefoil_cell::{BackendLock, CellConfig, ConfigStoreError, Incarnations, Mode, TokenFile};
 use trefoil_fabric::Service as FabricService;
-use trefoil_fabric::shm::{
-    Export, Target, TargetError, TargetOptions, UserPolicy, successor_path,
-};
+use trefoil_fabric::shm::{Export, Target, TargetError, TargetOptions, UserPolicy, successor_path};
 use trefoil_layout::limits::PARTITION_COUNT_MAX;
 use trefoil_layout::{ShardMap, Version, epoch};
 use trefoil_region::{HugePages, ProgramPages};

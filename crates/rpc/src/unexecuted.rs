@@ -8,9 +8,13 @@ use tonic::{Code, Status};
 /// Says so in a server's answer.
 const MARK: &str = "trefoil-not-executed";
 
-/// A server's refusal before it has executed anything, because it ends.
-pub fn not_executed(why: &str) -> Status {
-    let mut status = Status::new(Code::Unavailable, why);
+/// What a server says that ends. Releases before the mark said it in the same words, at the
+/// same place: before anything was executed.
+const ENDS: &str = "the server is shutting down";
+
+/// The refusal of a server that ends, before it has executed anything.
+pub fn not_executed() -> Status {
+    let mut status = Status::new(Code::Unavailable, ENDS);
     let metadata = status.metadata_mut();
     metadata.insert(MARK, MetadataValue::from_static("1"));
     status
@@ -20,7 +24,8 @@ pub fn not_executed(why: &str) -> Status {
 /// connection had closed before the call was sent, or it has said by HTTP/2 that it has not
 /// taken it in (RFC 9113, sections 6.8 and 8.7).
 pub fn was_not_executed(status: &Status) -> bool {
-    if status.metadata().contains_key(MARK) {
+    let is_said = status.code() == Code::Unavailable && status.message() == ENDS;
+    if status.metadata().contains_key(MARK) || is_said && status.source().is_none() {
         return true;
     }
     let mut source = status.source();
@@ -51,7 +56,9 @@ mod tests {
 
     #[test]
     fn only_who_says_so_has_not_executed() {
-        assert!(was_not_executed(&not_executed("it ends")));
+        assert!(was_not_executed(&not_executed()));
+        // By a release before the mark.
+        assert!(was_not_executed(&Status::unavailable(ENDS)));
         assert!(!was_not_executed(&Status::unavailable("it ends")));
         let from = |reason: h2::Reason| Status::from_error(Box::new(h2::Error::from(reason)));
         // Of this side's own making.

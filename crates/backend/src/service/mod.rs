@@ -59,7 +59,7 @@ impl RpcService {
 
     fn member(&self, number: u32) -> Result<&Arc<Member>, Status> {
         if self.state.is_stopping() {
-            return Err(trefoil_rpc::not_executed("the server is shutting down"));
+            return Err(trefoil_rpc::not_executed());
         }
         self.state.member(number).ok_or_else(|| {
             let numbers = self.state.members.iter().map(|m| m.number.to_string());

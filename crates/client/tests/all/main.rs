@@ -5,6 +5,7 @@ mod asynchronous;
 mod calls;
 mod carriers;
 mod crowd;
+mod ending;
 mod fake;
 mod faults;
 mod fills;

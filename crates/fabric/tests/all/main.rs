@@ -1,5 +1,6 @@
 //! The tests of `trefoil-fabric` from outside, as one program: a module for each subject.
 
+mod early;
 mod hostile;
 mod messages;
 mod reads;

@@ -330,7 +330,9 @@ impl UpgradeFigures {
         if self.failed > 0 {
             let examples = self.examples.join("; ");
             let failed = self.failed;
-            return Some(format!("{failed} operations failed during upgrades: {examples}"));
+            return Some(format!(
+                "{failed} operations failed during upgrades: {examples}"
+            ));
         }
         let least = self.before.share() - HIT_RATIO_LESS_MAX;
         let phases = [("during", self.during), ("after", self.after)];
