@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use trefoil_cell::RpcAddress;
 use trefoil_driver::{Clock, Event, Host, NotConnected, Options, SUCCESSOR_NS, Topology};
-use trefoil_fabric::shm::{ConnectError, ConnectOptions, Connection};
+use trefoil_fabric::shm::{ConnectError, ConnectOptions, Connection, Early};
 use trefoil_layout::{KeyHash, TopologyId};
 use trefoil_rpc::v1;
 use trefoil_softnic::{EngineAddress, EnginePort};
@@ -27,9 +27,9 @@ const PING_PATIENCE: Duration = Duration::from_millis(500);
 /// How often it is looked whether a backend's successor has come: it comes within a
 /// millisecond or two as a rule, and operations wait for it.
 const SUCCESSOR_PAUSE: Duration = Duration::from_micros(100);
-/// How long one that was connected to before it serves is waited for: it may be another
-/// one's successor, which takes minutes, while the one that is looked for serves.
-const EARLY_PATIENCE: Duration = Duration::from_millis(5);
+/// How often it is looked for one that is to take the place: each time it makes message
+/// rings.
+const EARLY_PAUSE: Duration = Duration::from_millis(20);
 /// The same once it has not come for so long: the machine is busy.
 const SUCCESSOR_PAUSE_LONG: Duration = Duration::from_millis(1);
 const SUCCESSOR_LATE: Duration = Duration::from_millis(20);
@@ -272,6 +272,7 @@ impl Host for ClientHost {
         }
         let connect = move || {
             let begin = Instant::now();
+            let mut successor = Successor::default();
             let by = begin + Duration::from_nanos(SUCCESSOR_NS);
             let pause = || {
                 let is_late = begin.elapsed() >= SUCCESSOR_LATE;
@@ -284,7 +285,7 @@ impl Host for ClientHost {
                 let Some(socket) = &socket else {
                     break Err(no_shared_memory());
                 };
-                match connect_or_early(socket, backend, &options, has_moved) {
+                match successor.connect(socket, backend, &options, has_moved) {
                     // Its successor is not there yet.
                     Err(error) if has_moved && is_absence(&error) && Instant::now() < by => {
                         pause();
@@ -461,25 +462,37 @@ fn is_former(found: TopologyId, known: TopologyId) -> bool {
     found.is_changing() || found.is_followed_by(known)
 }
 
-/// Connects to a backend. Where another process is to take its place (`has_moved`) and has
-/// not yet, that one is connected to before it has.
-fn connect_or_early(
-    socket: &Path,
-    backend: u32,
-    options: &ConnectOptions,
-    has_moved: bool,
-) -> Result<Connection, ConnectError> {
-    let connected = Connection::connect(socket, backend, options);
-    match &connected {
-        Err(error) if has_moved && is_absence(error) => {
-            let by = Instant::now() + EARLY_PATIENCE;
-            match Connection::connect_early(socket, backend, options, by) {
-                Ok(Some(connection)) => Ok(connection),
-                // Whatever is wrong with it: what counts is who serves in the end.
-                Ok(None) | Err(_) => connected,
-            }
+/// Who is to take a backend's place, while it is waited for.
+#[derive(Default)]
+struct Successor {
+    /// Connected to before it serves.
+    early: Option<Early>,
+    looked: Option<Instant>,
+}
+
+impl Successor {
+    /// Connects to a backend. Where another process is to take its place (`has_moved`) and
+    /// has not yet, that one is connected to in advance, and taken once it serves.
+    fn connect(
+        &mut self,
+        socket: &Path,
+        backend: u32,
+        options: &ConnectOptions,
+        has_moved: bool,
+    ) -> Result<Connection, ConnectError> {
+        if let Some(early) = self.early.take_if(|early| early.serves()) {
+            return Ok(early.begin());
         }
-        _ => connected,
+        // What was connected to in advance may be the successor of who serves by now.
+        let connected = Connection::connect(socket, backend, options);
+        let is_absent = connected.as_ref().is_err_and(is_absence);
+        let is_due = self.looked.is_none_or(|at| at.elapsed() >= EARLY_PAUSE);
+        if has_moved && is_absent && self.early.is_none() && is_due {
+            self.looked = Some(Instant::now());
+            // Whatever is wrong with it: what counts is who serves in the end.
+            self.early = Early::greet(socket, backend, options).ok().flatten();
+        }
+        connected
     }
 }
 

@@ -14,15 +14,12 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use trefoil_layout::control::{self, ControlError};
 use trefoil_layout::hello::{Granted, Hello, HelloError, REPLY_LEN, Reply, Status};
 use trefoil_layout::limits::LAYOUT_VERSION;
 use trefoil_layout::ring;
 use trefoil_region::{Mapping, MappingError};
-
-/// How often it is looked whether a successor's lease has begun.
-const LEASE_PAUSE: Duration = Duration::from_micros(20);
 
 /// What a client may choose.
 #[derive(Clone, Debug)]
@@ -170,36 +167,54 @@ impl Connection {
         let parts = Parts::map(path, options, socket, &granted, descriptors)?;
         Ok(parts.establish(&granted))
     }
+}
 
-    /// The same with a process that is to take the place of the one at `path`, before it has:
-    /// waits until its lease begins, until `by` at most. `None`: nobody listens there, or it
-    /// has not begun by then.
-    pub fn connect_early(
+/// A connection to a process that is to take another one's place, made before it has.
+pub struct Early {
+    granted: Granted,
+    parts: Parts,
+}
+
+impl Early {
+    /// Connects to who is to take the place of the one at `path`. `None`: nobody listens
+    /// there to do so.
+    pub fn greet(
         path: &Path,
         backend: u32,
         options: &ConnectOptions,
-        by: Instant,
     ) -> Result<Option<Self>, ConnectError> {
         let path = &successor_path(path);
-        let (socket, mut granted, descriptors) = match greet(path, backend, options) {
+        let (socket, granted, descriptors) = match greet(path, backend, options) {
             Err(ConnectError::NotFound { .. } | ConnectError::NobodyListens { .. }) => {
                 return Ok(None);
             }
             greeted => greeted?,
         };
         let parts = Parts::map(path, options, socket, &granted, descriptors)?;
-        let words = parts.control.words();
-        while control::lease_end_ns(&words) <= monotonic_ns() {
-            if Instant::now() >= by {
-                return Ok(None);
-            }
-            std::thread::sleep(LEASE_PAUSE);
-        }
-        let mut connection = parts.establish(&granted);
+        Ok(Some(Early { granted, parts }))
+    }
+
+    /// Whether its lease runs: it has taken the place.
+    pub fn serves(&self) -> bool {
+        control::lease_end_ns(&self.parts.control.words()) > monotonic_ns()
+    }
+
+    /// The connection, for who serves.
+    pub fn begin(self) -> Connection {
+        let mut topology = self.granted.topology;
+        let mut connection = self.parts.establish(&self.granted);
         // Greeted before it served, it could not say under which.
-        granted.topology.config_id = connection.config_id();
-        connection.serves(granted.topology);
-        Ok(Some(connection))
+        topology.config_id = connection.config_id();
+        connection.serves(topology);
+        connection
+    }
+}
+
+impl std::fmt::Debug for Early {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Early")
+            .field("granted", &self.granted)
+            .finish_non_exhaustive()
     }
 }
 

@@ -33,7 +33,7 @@ mod target;
 mod wait;
 
 pub use channel::Channel;
-pub use connect::{ConnectError, ConnectOptions, successor_path};
+pub use connect::{ConnectError, ConnectOptions, Early, successor_path};
 pub use connection::Connection;
 pub use copier::Copier;
 pub use export::Export;

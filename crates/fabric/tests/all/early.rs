@@ -1,11 +1,10 @@
 //! Clients that are greeted by a process before it takes another one's place.
 
 use crate::support::{BACKEND, CONFIG, Server, must_get, must_set};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 use trefoil_fabric::clock::monotonic_ns;
-use trefoil_fabric::shm::{ConnectError, ConnectOptions, Connection, successor_path};
+use trefoil_fabric::shm::{ConnectError, ConnectOptions, Connection, Early, successor_path};
 use trefoil_layout::control;
 
 const LEASE_NS: u64 = 60_000_000_000;
@@ -22,30 +21,20 @@ fn successor(is_successor: bool) -> (Server, PathBuf) {
     (server, place)
 }
 
-fn connect_early(
-    place: &std::path::Path,
-    patience: Duration,
-) -> Result<Option<Connection>, ConnectError> {
-    let by = Instant::now() + patience;
-    Connection::connect_early(place, BACKEND, &ConnectOptions::default(), by)
+fn greet(place: &Path) -> Result<Option<Early>, ConnectError> {
+    Early::greet(place, BACKEND, &ConnectOptions::default())
 }
 
 #[test]
-fn who_comes_before_it_serves_waits_for_the_lease_and_goes_on_with_the_connection() {
+fn who_comes_before_it_serves_goes_on_with_the_connection_once_it_does() {
     let (mut server, place) = successor(true);
-    let nothing = connect_early(&place, Duration::from_millis(30)).unwrap();
-    assert!(nothing.is_none(), "no lease runs yet");
-    let waits = std::thread::spawn({
-        let place = place.clone();
-        move || connect_early(&place, Duration::from_secs(60))
-    });
-    while server.statistics().greeted < 2 {
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    assert!(!waits.is_finished());
+    let early = greet(&place).unwrap().unwrap();
+    assert!(!early.serves());
     server.backend.is_changing.store(false, Ordering::Relaxed);
+    assert!(!early.serves(), "no lease runs yet");
     control::set_lease_end_ns(&server.control.words(), monotonic_ns() + LEASE_NS);
-    let mut early = waits.join().unwrap().unwrap().unwrap();
+    assert!(early.serves());
+    let mut early = early.begin();
     assert_eq!(early.agreement().topology.config_id, CONFIG);
     assert!(early.lease_alive(monotonic_ns()));
     must_set(&mut early, b"key", b"value");
@@ -65,14 +54,13 @@ fn who_comes_before_it_serves_waits_for_the_lease_and_goes_on_with_the_connectio
 }
 
 #[test]
-fn where_nobody_is_to_come_nobody_is_waited_for() {
+fn where_nobody_is_to_come_there_is_nobody() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().join("shm.sock");
-    let nobody = connect_early(&place, Duration::from_secs(60)).unwrap();
-    assert!(nobody.is_none());
+    assert!(greet(&place).unwrap().is_none());
     // Who is leaving greets nobody, wherever it listens.
     let (_server, place) = successor(false);
-    let leaving = connect_early(&place, Duration::from_secs(60));
+    let leaving = greet(&place);
     assert!(
         matches!(leaving, Err(ConnectError::HungUp { .. })),
         "{leaving:?}"
