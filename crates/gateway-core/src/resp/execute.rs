@@ -13,6 +13,10 @@ use crate::world::{Command, Done, Ending, Role, World};
 use trefoil_layout::limits::KEY_LEN_MAX;
 use trefoil_layout::op::Rejection;
 
+/// What taking a command into a transaction counts as, beside its bytes: see
+/// [`Keyspace::work`].
+const QUEUED_WORK: u64 = 512;
+
 /// A command of one key or none, and everything that it needs.
 pub(super) struct Call<'a, 'r, 'w, K: Keyspace> {
     /// What was asked; the name first.
@@ -203,6 +207,7 @@ impl RespSession {
         }
         if let Some(open) = &mut self.transaction {
             open.queue(bytes, spec, arguments.len(), &mut reply);
+            world.keyspace.charge(QUEUED_WORK);
             return Ok(Step::Done(len));
         }
         if spec.id == Id::Unwatch {
