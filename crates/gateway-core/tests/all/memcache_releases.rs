@@ -64,7 +64,7 @@ const CONTRADICTIONS: &[(&str, &str, &str)] = &[
     ),
     (
         "set a 0 0 +1\r\nxyz\r\n",
-        "CLIENT_ERROR bad data chunk\r\n",
+        concat!("CLIENT_ERROR bad data chunk\r\n", "ERROR\r\n"),
         concat!("CLIENT_ERROR bad command line format\r\n", "ERROR\r\n"),
     ),
     // Blanks before a command, and an old name of one.
