@@ -225,8 +225,12 @@ impl Uniques {
             Some(("cas", unique)) => format!("cas={}", self.number(key, unique)),
             Some(("exp", "-1")) | None => word.to_owned(),
             Some(("exp", seconds)) => {
-                let seconds: u64 = seconds.trim_start_matches('-').parse().expect("seconds");
-                format!("exp=-{}", near(seconds))
+                let until: u64 = seconds.trim_start_matches('-').parse().expect("seconds");
+                let sign = if seconds.starts_with('-') { "-" } else { "" };
+                match near(until) {
+                    0 => "exp=0".to_owned(),
+                    until => format!("exp={sign}{until}"),
+                }
             }
             Some((name @ ("la" | "size" | "cls"), _)) => format!("{name}=~"),
             Some(_) => word.to_owned(),
