@@ -2,11 +2,13 @@
 # Measures every figure that the documentation quotes, into out/bench.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-scripts/setup.sh memcached redis postgres etcd
+scripts/setup.sh memcached redis postgres etcd valkey-8.1.1
 cargo build --release --locked -p trefoil -p address-book --features trefoil/full
 target/release/trefoil bench all --out out/bench
 target/release/trefoil bench gateway | tee out/bench/gateway.txt
 target/release/trefoil bench gateway --peer redis --no-cell | tee out/bench/gateway-redis.txt
+PATH=$PWD/target/peers/valkey-8.1.1/src:$PATH \
+  target/release/trefoil bench gateway --peer valkey --no-cell | tee out/bench/gateway-valkey.txt
 target/release/trefoil bench gateway --no-cell --only "one at a time" --runs 11 |
   tee out/bench/gateway-one-at-a-time.txt
 # What did not hold in one of these is told in the end; what did not run at all ends this.

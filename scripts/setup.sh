@@ -2,9 +2,53 @@
 # Installs what is missing of a compiler and of the servers named, by package:
 # scripts/setup.sh [memcached] [redis] [postgres] [etcd] [tlc]. Does nothing, quickly,
 # where everything is there already. Of tlc it brings what runs and fetches it.
+# memcached-1.6.45 and valkey-8.1.1 are built from their sources, into target/peers: they
+# are newer than what Debian 12 has.
 set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# fetched NAME SHA256 PATH: a source archive of Debian's, by its path in the pool, taken
+# apart to target/peers/NAME.
+fetched() {
+  local name=$1 sum=$2 path=$3 archive
+  archive=target/peers/$name.tar.xz
+  mkdir -p "target/peers/$name"
+  curl --silent --show-error --fail --location --output "$archive" \
+    "http://deb.debian.org/debian/pool/main/$path"
+  echo "$sum  $archive" | sha256sum --check --quiet
+  tar -xf "$archive" --strip-components=1 -C "target/peers/$name"
+  rm "$archive"
+}
+
+# The library's headers without installing anything.
+libevent() {
+  [[ -f /usr/include/event.h ]] && return
+  local folder=target/peers/libevent
+  mkdir -p "$folder"
+  (cd "$folder" && apt-get download -q libevent-dev && dpkg-deb -x libevent-dev_*.deb .)
+}
+
+memcached_1_6_45() {
+  local name=memcached-1.6.45 headers=$PWD/target/peers/libevent/usr
+  [[ -x target/peers/$name/memcached ]] && return
+  fetched "$name" c383a2ad8f973b627c3de472702f46ee33b402750de4fd2d25cef65a00140110 \
+    m/memcached/memcached_1.6.45.orig.tar.xz
+  libevent
+  (cd "target/peers/$name" && CPPFLAGS=-I$headers/include \
+    LDFLAGS="-L$headers/lib/$(uname -m)-linux-gnu" ./configure --quiet --disable-docs \
+    --disable-dependency-tracking && make --silent memcached) >"target/peers/$name.log" 2>&1
+}
+
+valkey_8_1_1() {
+  local name=valkey-8.1.1
+  [[ -x target/peers/$name/src/valkey-server ]] && return
+  fetched "$name" d9bbd82eecb82f359e649a0007ad3dc1b47cc15afa626348ca86b73c4ae2c7ee \
+    v/valkey/valkey_8.1.1+dfsg1.orig.tar.xz
+  make --silent -C "target/peers/$name" BUILD_TLS=no >"target/peers/$name.log" 2>&1
+}
 
 missing=()
+built=()
 need() { command -v "$1" >/dev/null || missing+=("$2"); }
 need cc build-essential
 for server in "$@"; do
@@ -23,8 +67,11 @@ for server in "$@"; do
       need java default-jre-headless
       need mvn maven
       ;;
+    memcached-1.6.45) built+=(memcached_1_6_45) ;;
+    valkey-8.1.1) built+=(valkey_8_1_1) ;;
     *)
-      echo "scripts/setup.sh: no server is called $server: memcached, redis, postgres, etcd, tlc" >&2
+      echo "scripts/setup.sh: no server is called $server: memcached, memcached-1.6.45, redis," \
+        "valkey-8.1.1, postgres, etcd, tlc" >&2
       exit 2
       ;;
   esac
@@ -43,3 +90,6 @@ command -v cargo >/dev/null || {
   echo "cargo is missing: install Rust 1.95 or newer with rustup" >&2
   exit 1
 }
+for server in "${built[@]}"; do
+  "$server"
+done

@@ -167,6 +167,9 @@ stage "a minute without etcd, three times" scenario etcd
 for name in away stop-stop large load restarts crowd neighbours; do
   stage "scenario $name" scenario "$name"
 done
+stage "memcached 1.6.45, built" scripts/setup.sh memcached-1.6.45
+stage "memcached 1.6.45 beside its answers here" \
+  cargo test --release --locked --quiet -p trefoil-gateway-core --test all memcache_releases:: -- --include-ignored
 stage "clients' packages" tests/clients/setup.sh
 stage "clients' own tests that take long" scripts/clients.sh --only "dogpile's" --only "redis-py's" --only "phpredis'" trefoil
 stage "locks, limiters and transactions while servers die, $locks_s s" tests/clients/locks/run.py gateway --seconds "$locks_s"

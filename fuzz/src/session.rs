@@ -132,7 +132,7 @@ pub fn drive<S: Session>(mut session: S, authentication: bool, chunks: &[Vec<u8>
         shutdown_allowed: false,
         authentication,
         admin_commands: true,
-        version: "1",
+        release: trefoil_gateway_core::world::Release::V1_6_18,
         connections_max: 10,
         idle_timeout: None,
         thread_count: 1,

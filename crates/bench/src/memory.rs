@@ -90,7 +90,7 @@ pub fn measure_memory(
                     options,
                 )?;
             }
-            PeerKind::Redis => fill(
+            PeerKind::Redis | PeerKind::Valkey => fill(
                 &mut Redis::connect(peer.endpoint(), Waiting::Blocking)?,
                 options,
             )?,

@@ -316,6 +316,10 @@ pub struct Totals {
 /// counts as: see [`Keyspace::work`].
 pub const HOME_WORK: u64 = 64;
 
+/// What looking an item up by its key counts as, beside the bytes of its value: some 200 ns,
+/// in which as many bytes are copied or a few times more. See [`Keyspace::work`].
+pub const LOOKUP_WORK: u64 = 512;
+
 /// What a message to somebody else counts as: see [`Keyspace::work`].
 pub const MESSAGE_WORK: u64 = 4 << 10;
 
@@ -489,8 +493,8 @@ pub trait Keyspace {
     fn tend(&mut self) {}
 
     /// Work done so far on the thread that asked: bytes of the values that were
-    /// looked at, copied or stored, [`HOME_WORK`] for every place of an index that a
-    /// listing looked at, and [`MESSAGE_WORK`] for every operation that somebody else
+    /// looked at, copied or stored, [`LOOKUP_WORK`] for every key that was looked up,
+    /// [`HOME_WORK`] for every place of an index that a listing looked at, and [`MESSAGE_WORK`] for every operation that somebody else
     /// is asked to do. Whoever serves many counts what one of them has cost the
     /// others. It only grows, and wraps.
     fn work(&self) -> u64 {

@@ -24,8 +24,8 @@ pub struct Settings {
     pub authentication: bool,
     /// Whether anybody may use administrative commands; see [`Role::Admin`].
     pub admin_commands: bool,
-    /// What `version` answers, after the protocol's own words.
-    pub version: &'static str,
+    /// The memcached whose answers clients get, where two contradict each other.
+    pub release: Release,
     /// Most connections, for reports.
     pub connections_max: usize,
     /// After how long connections that say nothing are closed, for reports.
@@ -37,6 +37,29 @@ pub struct Settings {
     pub answer_len_max: usize,
     /// What becomes of transactions that cannot be atomic here.
     pub transactions: Isolation,
+}
+
+/// A memcached whose answers clients get. Commands and flags that only the newer one has
+/// are there always; this decides where the two contradict each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Release {
+    /// Debian 12's.
+    #[default]
+    V1_6_18,
+    /// Debian's of 2026: other words for errors, and what stands behind a command's last
+    /// word is ignored.
+    V1_6_45,
+}
+
+impl Release {
+    /// What `version` answers, after the protocol's own words: clients choose by this
+    /// number what they may ask for.
+    pub const fn version(self) -> &'static str {
+        match self {
+            Release::V1_6_18 => "1.6.18",
+            Release::V1_6_45 => "1.6.45",
+        }
+    }
 }
 
 /// What becomes of a transaction whose keys cannot be changed as one.

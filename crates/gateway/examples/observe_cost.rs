@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 use trefoil_gateway::observe::{Observatory, ObserveOptions};
-use trefoil_gateway_core::world::{Command, Done, Ending, Observer as _, Settings};
+use trefoil_gateway_core::world::{Command, Done, Ending, Observer as _, Release, Settings};
 
 const COUNT: u64 = 20_000_000;
 const KEYS: usize = 4096;
@@ -14,7 +14,7 @@ fn main() {
         shutdown_allowed: false,
         authentication: false,
         admin_commands: true,
-        version: "0",
+        release: Release::V1_6_18,
         connections_max: 1024,
         idle_timeout: None,
         thread_count: 1,

@@ -202,6 +202,17 @@ pub(crate) enum Switch {
     Off,
 }
 
+/// See `trefoil_gateway_core::world::Release`.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+pub(crate) enum MemcachedVersion {
+    #[value(name = "1.6.18")]
+    #[serde(rename = "1.6.18")]
+    V1_6_18,
+    #[value(name = "1.6.45")]
+    #[serde(rename = "1.6.45")]
+    V1_6_45,
+}
+
 /// See `trefoil_gateway_core::world::Isolation`.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -314,6 +325,9 @@ pub(crate) struct DoorArgs {
     /// Whether flush_all, FLUSHALL, cache_memlimit and their like are obeyed [default: on]
     #[arg(long, value_name = "on|off")]
     pub admin_commands: Option<Switch>,
+    /// The memcached whose answers clients get, where its releases contradict each other [default: 1.6.18]
+    #[arg(long, value_name = "1.6.18|1.6.45")]
+    pub memcached_version: Option<MemcachedVersion>,
     /// What becomes of a Redis transaction that cannot be atomic: executed one command after the other, or refused [default: relaxed]
     #[arg(long, value_name = "relaxed|strict")]
     pub transactions: Option<Transactions>,

@@ -1,6 +1,6 @@
 //! Options of the front door, for `serve` and `gateway`.
 
-use crate::args::{DoorArgs, Plaintext, Switch, Transactions};
+use crate::args::{DoorArgs, MemcachedVersion, Plaintext, Switch, Transactions};
 use crate::failure::Failure;
 use serde_json::Value;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use trefoil_gateway::server::{
     thread_count_default,
 };
 use trefoil_gateway_core::keyspace::Keyspace;
-use trefoil_gateway_core::world::Isolation;
+use trefoil_gateway_core::world::{Isolation, Release};
 
 /// memcached's own port.
 pub(crate) const MEMCACHED_DEFAULT: &str = "127.0.0.1:11211";
@@ -76,6 +76,10 @@ pub(crate) fn options(
         item_len_max: item_len_max.unwrap_or(defaults.item_len_max),
         shutdown_allowed: args.enable_shutdown,
         admin_commands: args.admin_commands != Some(Switch::Off),
+        release: match args.memcached_version {
+            Some(MemcachedVersion::V1_6_45) => Release::V1_6_45,
+            Some(MemcachedVersion::V1_6_18) | None => Release::V1_6_18,
+        },
         transactions: match args.transactions {
             Some(Transactions::Strict) => Isolation::Strict,
             Some(Transactions::Relaxed) | None => Isolation::Relaxed,

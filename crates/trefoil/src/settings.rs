@@ -2,8 +2,8 @@
 //! defaults.
 
 use crate::args::{
-    CELL_DEFAULT, DoorArgs, Eviction, GatewayArgs, Hash, Plaintext, Restart, ServeArgs, StoreArgs,
-    Switch, Transactions, UpArgs,
+    CELL_DEFAULT, DoorArgs, Eviction, GatewayArgs, Hash, MemcachedVersion, Plaintext, Restart,
+    ServeArgs, StoreArgs, Switch, Transactions, UpArgs,
 };
 use crate::failure::Failure;
 use bytesize::ByteSize;
@@ -36,7 +36,7 @@ pub(crate) const STORE_KEYS: [&str; 9] = [
     "recovery_rate",
 ];
 /// Settings of front doors.
-pub(crate) const DOOR_KEYS: [&str; 17] = [
+pub(crate) const DOOR_KEYS: [&str; 18] = [
     "memcached",
     "redis",
     "threads",
@@ -53,6 +53,7 @@ pub(crate) const DOOR_KEYS: [&str; 17] = [
     "tls_client_ca",
     "enable_shutdown",
     "admin_commands",
+    "memcached_version",
     "transactions",
 ];
 pub(crate) const SERVE_KEYS: [&str; 10] = [
@@ -148,6 +149,7 @@ struct File {
     tls_client_ca: Option<PathBuf>,
     enable_shutdown: Option<bool>,
     admin_commands: Option<Switch>,
+    memcached_version: Option<MemcachedVersion>,
     transactions: Option<Transactions>,
 }
 
@@ -467,6 +469,7 @@ fn fill_doors(doors: &mut DoorArgs, file: File) {
         tls_client_ca: doors.tls_client_ca.take().or(file.tls_client_ca),
         enable_shutdown: doors.enable_shutdown || file.enable_shutdown.unwrap_or(false),
         admin_commands: doors.admin_commands.or(file.admin_commands),
+        memcached_version: doors.memcached_version.or(file.memcached_version),
         transactions: doors.transactions.or(file.transactions),
     };
 }

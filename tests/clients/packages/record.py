@@ -55,8 +55,8 @@ def pytest_runtest_logreport(report):
     name = short(report.nodeid)
     if report.failed:
         # The last line of what went wrong is the error itself.
-        lines = [line for line in report.longreprtext.splitlines() if line.startswith("E ")]
-        RECORD.end(name, "failed", lines[-1][2:].strip() if lines else report.longreprtext[-400:])
+        lines = [line for line in report.longreprtext.splitlines() if line.strip()]
+        RECORD.end(name, "failed", lines[-1].strip() if lines else "without a word")
     elif report.skipped:
         RECORD.end(name, "skipped")
     elif report.when == "call":

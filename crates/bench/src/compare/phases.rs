@@ -95,7 +95,9 @@ impl PeerTarget {
     fn connect(peer: &PeerProcess, waiting: Waiting) -> Result<Self, TargetError> {
         Ok(match peer.kind() {
             PeerKind::Memcached => Self::Memcached(Memcached::connect(peer.endpoint(), waiting)?),
-            PeerKind::Redis => Self::Redis(Redis::connect(peer.endpoint(), waiting)?),
+            PeerKind::Redis | PeerKind::Valkey => {
+                Self::Redis(Redis::connect(peer.endpoint(), waiting)?)
+            }
         })
     }
 }

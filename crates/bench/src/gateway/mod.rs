@@ -16,7 +16,7 @@ pub use report::{CaseReport, Figures, GatewayReport, SystemReport};
 pub use servers::System;
 
 use crate::load::pin_current_thread;
-use crate::peer::PeerError;
+use crate::peer::{PeerError, PeerKind};
 use generator::generate;
 use servers::Running;
 use std::io;
@@ -70,8 +70,8 @@ pub enum GatewayBenchError {
 pub struct GatewayOptions {
     /// This program.
     pub program: PathBuf,
-    /// Protocol, and with it the peer.
-    pub dialect: Dialect,
+    /// The peer, and with it the protocol.
+    pub peer: PeerKind,
     /// Also a gateway in front of a cell of three copies.
     pub with_cell: bool,
     /// Only cases whose name contains this.
@@ -90,10 +90,10 @@ pub struct GatewayOptions {
 
 impl GatewayOptions {
     /// The defaults.
-    pub fn new(program: &Path, dialect: Dialect) -> Self {
+    pub fn new(program: &Path, peer: PeerKind) -> Self {
         GatewayOptions {
             program: program.to_owned(),
-            dialect,
+            peer,
             with_cell: true,
             only: None,
             runs: 5,
@@ -101,6 +101,16 @@ impl GatewayOptions {
             keys_count: 100_000,
             value_lens: vec![100, 1024],
             cores: (0, 1),
+        }
+    }
+}
+
+impl GatewayOptions {
+    /// What the peer speaks.
+    pub fn dialect(&self) -> Dialect {
+        match self.peer {
+            PeerKind::Memcached => Dialect::Memcached,
+            PeerKind::Redis | PeerKind::Valkey => Dialect::Redis,
         }
     }
 }
@@ -158,7 +168,7 @@ fn cases(options: &GatewayOptions) -> Vec<Case> {
             cases.push(Case {
                 name: format!("{name}, {value_len} B"),
                 load: Load {
-                    dialect: options.dialect,
+                    dialect: options.dialect(),
                     operation,
                     value_len: *value_len,
                     keys_count: options.keys_count,
@@ -196,10 +206,10 @@ pub fn gateway(
     }
     let mut running = Vec::new();
     for system in systems {
-        progress(&format!("starting {}", system.name(options.dialect)));
+        progress(&format!("starting {}", system.name(options.peer)));
         running.push(Running::start(options, system, server_core)?);
     }
-    let mut report = GatewayReport::new(options.dialect, options.runs, options.seconds);
+    let mut report = GatewayReport::new(options.dialect(), options.runs, options.seconds);
     let mut filled_len = None;
     for case in cases {
         if filled_len != Some(case.load.value_len) {

@@ -15,7 +15,7 @@ const MEMORY: u64 = 512 << 20;
 /// One of the systems compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum System {
-    /// memcached or Redis.
+    /// memcached, Redis or Valkey.
     Peer,
     /// `trefoil serve`, one copy, the door in the backend's process.
     Serve,
@@ -24,12 +24,11 @@ pub enum System {
 }
 
 impl System {
-    pub(super) fn name(self, dialect: Dialect) -> &'static str {
-        match (self, dialect) {
-            (System::Peer, Dialect::Memcached) => "memcached",
-            (System::Peer, Dialect::Redis) => "redis",
-            (System::Serve, _) => "trefoil serve R=1",
-            (System::Gateway, _) => "trefoil gateway R=3.2",
+    pub(super) fn name(self, peer: PeerKind) -> &'static str {
+        match self {
+            System::Peer => peer.name(),
+            System::Serve => "trefoil serve R=1",
+            System::Gateway => "trefoil gateway R=3.2",
         }
     }
 }
@@ -54,8 +53,8 @@ impl Running {
         system: System,
         core: usize,
     ) -> Result<Self, GatewayBenchError> {
-        let dialect = options.dialect;
-        let name = system.name(dialect).to_owned();
+        let dialect = options.dialect();
+        let name = system.name(options.peer).to_owned();
         let server = ServerOptions {
             core: Some(core),
             doors: system == System::Serve,
@@ -72,13 +71,9 @@ impl Running {
         };
         match system {
             System::Peer => {
-                let kind = match dialect {
-                    Dialect::Memcached => PeerKind::Memcached,
-                    Dialect::Redis => PeerKind::Redis,
-                };
                 let peer = PeerProcess::start(PeerOptions {
                     core: Some(core),
-                    ..PeerOptions::new(kind, MEMORY >> 20)
+                    ..PeerOptions::new(options.peer, MEMORY >> 20)
                 })?;
                 let Endpoint::Tcp(address) = *peer.endpoint() else {
                     return Err(no_door("a peer"));

@@ -25,6 +25,8 @@ pub enum PeerKind {
     Memcached,
     /// Redis.
     Redis,
+    /// Valkey: `scripts/setup.sh valkey-8.1.1` builds it, to be found by the path.
+    Valkey,
 }
 
 impl PeerKind {
@@ -33,6 +35,7 @@ impl PeerKind {
         match self {
             Self::Memcached => "memcached",
             Self::Redis => "redis",
+            Self::Valkey => "valkey",
         }
     }
 
@@ -40,6 +43,7 @@ impl PeerKind {
         match self {
             Self::Memcached => "memcached",
             Self::Redis => "redis-server",
+            Self::Valkey => "valkey-server",
         }
     }
 }
@@ -242,7 +246,10 @@ fn version(kind: PeerKind) -> Result<String, PeerError> {
         // memcached 1.6.18
         PeerKind::Memcached => text.split_whitespace().nth(1),
         // Redis server v=7.0.15 sha=…
-        PeerKind::Redis => text.split_whitespace().find_map(|w| w.strip_prefix("v=")),
+        // Valkey server v=8.1.1 sha=…
+        PeerKind::Redis | PeerKind::Valkey => {
+            text.split_whitespace().find_map(|w| w.strip_prefix("v="))
+        }
     };
     Ok(number.unwrap_or("unknown").to_owned())
 }
@@ -276,7 +283,7 @@ fn command(options: &PeerOptions, endpoint: &Endpoint, dir: &std::path::Path) ->
                 }
             }
         }
-        PeerKind::Redis => {
+        PeerKind::Redis | PeerKind::Valkey => {
             let memory = format!("{}mb", options.memory_mib.max(1));
             command.args(["--save", "", "--appendonly", "no", "--daemonize", "no"]);
             command.args(["--maxmemory", &memory, "--maxmemory-policy", "allkeys-lru"]);

@@ -40,8 +40,8 @@ mod update;
 pub use operation::{Change, Changed, Operation, Outcome, OwnedItem, OwnedListed, OwnedNewItem};
 
 use crate::keyspace::{
-    Access, Decide, DecideOf, Fault, HOME_WORK, Halt, Item, Keyspace, ListedItem, MESSAGE_WORK,
-    NewItem, PAGE_LEN, Pending, Ready as _, Totals, Updated, Wake, erase_if_there,
+    Access, Decide, DecideOf, Fault, HOME_WORK, Halt, Item, Keyspace, LOOKUP_WORK, ListedItem,
+    MESSAGE_WORK, NewItem, PAGE_LEN, Pending, Ready as _, Totals, Updated, Wake, erase_if_there,
 };
 use request::{Entry, Request};
 use room::Room;
@@ -351,7 +351,7 @@ impl<E: Executor> Keyspace for DeferredKeyspace<E> {
         if !self.current.is_replaying() {
             let work = &mut self.work;
             let read = self.executor.try_get(key, access, &mut |item| {
-                *work += len_of(item);
+                *work += LOOKUP_WORK + len_of(item);
                 with(item);
             });
             if let Some(read) = read {
@@ -423,7 +423,7 @@ impl<E: Executor> Keyspace for DeferredKeyspace<E> {
         let handed = self
             .executor
             .try_get_many(rest, access, &mut |index, read| {
-                *work += read.as_ref().map_or(0, |item| len_of(*item));
+                *work += LOOKUP_WORK + read.as_ref().map_or(0, |item| len_of(*item));
                 each(done + index, read)
             });
         let Handed::Until(index) = handed else {

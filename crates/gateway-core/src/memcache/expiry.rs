@@ -1,5 +1,6 @@
 //! What a client's expiration time means.
 
+use super::number::parse_i64;
 use crate::world::Now;
 use trefoil_layout::data::EXPIRY_MS_MAX;
 
@@ -24,6 +25,14 @@ pub(super) fn expiry_ms(seconds: i64, now: Now) -> u64 {
         1..=RELATIVE_S_MAX => now.unix_ms + seconds as u64 * 1000,
         _ => (seconds as u64).saturating_mul(1000).min(EXPIRY_MS_MAX),
     }
+}
+
+/// An expiration time in a command's words. The newer memcached takes no number that does
+/// not fit in 32 bits with a sign, and no sign but that of numbers below 0.
+pub(super) fn parse_expiration(word: &[u8], is_newer: bool) -> Option<i64> {
+    let seconds = parse_i64(word)?;
+    let is_plain = matches!(word, [b'-' | b'0'..=b'9', ..]) && i32::try_from(seconds).is_ok();
+    (is_plain || !is_newer).then_some(seconds)
 }
 
 /// The same of a number in text, where memcached takes 32 bits for signed.

@@ -60,7 +60,7 @@ const KINDS: &[(&str, &str)] = &[
     ("further databases", "move swapdb"),
     (
         "a look inside Redis: INFO, SLOWLOG and Prometheus's metrics are here",
-        "debug latency lolwut memory monitor",
+        "debug latency lolwut monitor",
     ),
     ("modules", "module"),
     ("an end by clients: an operator stops it", "shutdown"),

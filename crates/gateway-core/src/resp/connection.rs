@@ -3,6 +3,7 @@
 use super::execute::Call;
 use super::parse::number;
 use super::server::REDIS_VERSION;
+use super::subcommands::{help, subcommand};
 use crate::keyspace::{HOME_WORK, Keyspace};
 use crate::world::{Client, Introduction, NAME_LEN_MAX, Role, Settings, printable};
 
@@ -504,28 +505,7 @@ const HELP: &[&str] = &[
 
 /// CLIENT and its subcommands.
 pub(super) fn client<K: Keyspace>(call: &mut Call<'_, '_, '_, K>, identity: &mut Identity) {
-    /// Names and how many arguments they have in all, at least if negative.
-    const SUBCOMMANDS: [(&str, i32); 18] = [
-        ("caching", 3),
-        ("getname", 2),
-        ("getredir", 2),
-        ("help", 2),
-        ("id", 2),
-        ("info", 2),
-        ("kill", -3),
-        ("list", -2),
-        ("no-evict", 3),
-        ("no-touch", 3),
-        ("pause", -3),
-        ("reply", 3),
-        ("setinfo", 4),
-        ("setname", 3),
-        ("tracking", -3),
-        ("trackinginfo", 2),
-        ("unblock", -3),
-        ("unpause", 2),
-    ];
-    let Some(name) = subcommand(call, &SUBCOMMANDS) else {
+    let Some(name) = subcommand(call) else {
         return;
     };
     match name {
@@ -617,44 +597,6 @@ fn unblock<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
             .error("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR"),
         None => call.reply.not_an_integer(),
         Some(_) => call.reply.integer(0),
-    }
-}
-
-/// The subcommand, if there is such a one with so many arguments; answers what
-/// is wrong otherwise.
-pub(super) fn subcommand<K: Keyspace>(
-    call: &mut Call<'_, '_, '_, K>,
-    known: &[(&'static str, i32)],
-) -> Option<&'static str> {
-    let Some(&(name, arity)) = known.iter().find(|(name, _)| call.arguments.is(1, name)) else {
-        let word = call.arguments.get(1);
-        let shown = word.split(|&byte| byte == 0).next().unwrap_or_default();
-        let shown = &shown[..shown.len().min(128)];
-        let command = call.spec.name.to_ascii_uppercase();
-        let hint = format!("'. Try {command} HELP.");
-        let error = [b"ERR unknown subcommand '", shown, hint.as_bytes()].concat();
-        call.reply.error(error);
-        return None;
-    };
-    let count = call.arguments.len();
-    let least = arity.unsigned_abs() as usize;
-    if count < least || (arity > 0 && count != least) {
-        let full_name = format!("{}|{name}", call.spec.name);
-        call.reply.wrong_arity(&full_name);
-        return None;
-    }
-    Some(name)
-}
-
-/// HELP of a command with subcommands.
-pub(super) fn help<K: Keyspace>(call: &mut Call<'_, '_, '_, K>, lines: &[&str]) {
-    let name = call.spec.name.to_ascii_uppercase();
-    call.reply.array(lines.len() + 1);
-    call.reply.simple(&format!(
-        "{name} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"
-    ));
-    for line in lines {
-        call.reply.simple(line);
     }
 }
 

@@ -1,71 +1,164 @@
 //! COMMAND: what the commands are, for clients that ask.
 
-use super::connection::{help, subcommand};
 use super::execute::Call;
 use super::glob;
+use super::key_specs::{Find, KeySpec, flags_of_set, key_specs, tips};
 use super::parse::number;
 use super::reply::Reply;
-use super::table::{SPECS, Spec, lookup};
+use super::subcommands::{
+    SUBCOMMANDS, help, is_container, lookup_any, one_within, subcommand, within,
+};
+use super::table::{Id, SPECS, Spec, lookup};
 use crate::keyspace::Keyspace;
+
+/// Groups of rights in the order in which Redis tells of them.
+const CATEGORIES: &[&str] = &[
+    "@keyspace",
+    "@read",
+    "@write",
+    "@string",
+    "@admin",
+    "@fast",
+    "@slow",
+    "@dangerous",
+    "@connection",
+    "@transaction",
+    "@scripting",
+];
 
 /// Groups of rights, as Redis derives them from flags and groups.
 fn categories(spec: &Spec) -> Vec<&'static str> {
     let mut categories = Vec::new();
-    if spec.flags.contains(&"readonly") {
+    let is_script = spec.group == "scripting";
+    if spec.flags.contains(&"readonly") && !is_script {
         categories.push("@read");
     }
     if spec.flags.contains(&"write") {
         categories.push("@write");
     }
-    match spec.group {
-        "string" => categories.push("@string"),
-        "generic" => categories.push("@keyspace"),
-        "connection" => categories.push("@connection"),
-        "transactions" => categories.push("@transaction"),
-        "scripting" => categories.push("@scripting"),
-        _ => {}
+    if spec.flags.contains(&"admin") {
+        categories.push("@admin");
     }
-    categories.push(if spec.flags.contains(&"fast") {
-        "@fast"
-    } else {
-        "@slow"
+    let is_dangerous = matches!(spec.id, Id::FlushAll | Id::FlushDb | Id::Info | Id::Keys);
+    if is_dangerous || spec.flags.contains(&"admin") {
+        categories.push("@dangerous");
+    }
+    // Redis has a command around others in no group.
+    let group = match (spec.id, spec.group) {
+        (Id::Command, _) => "@connection",
+        _ if is_container(spec) => "",
+        (Id::DbSize | Id::FlushAll | Id::FlushDb, _) | (_, "generic") => "@keyspace",
+        (_, "string") => "@string",
+        (_, "connection") => "@connection",
+        (_, "transactions") => "@transaction",
+        (_, "scripting") => "@scripting",
+        _ => "",
+    };
+    if !group.is_empty() {
+        categories.push(group);
+    }
+    categories.push(match spec.flags.contains(&"fast") {
+        true => "@fast",
+        false => "@slow",
     });
+    categories.sort_by_key(|category| CATEGORIES.iter().position(|known| known == category));
     categories
 }
 
-/// The ten things that Redis 7 says of a command. Tips, key specifications and
-/// subcommands are left empty: the three numbers say where the keys are.
+fn put_words(reply: &mut Reply<'_>, words: &[&str]) {
+    reply.set(words.len());
+    for word in words {
+        reply.simple(word);
+    }
+}
+
+/// Where keys are, and what is done to them.
+fn put_keys(reply: &mut Reply<'_>, keys: &KeySpec) {
+    let has_notes = !keys.notes.is_empty();
+    reply.map(3 + usize::from(has_notes));
+    if has_notes {
+        reply.bulk("notes");
+        reply.bulk(keys.notes);
+    }
+    reply.bulk("flags");
+    put_words(reply, keys.flags);
+    let mut step = |name: &str, kind: &str, numbers: &[(&str, i64)]| {
+        reply.bulk(name);
+        reply.map(2);
+        reply.bulk("type");
+        reply.bulk(kind);
+        reply.bulk("spec");
+        reply.map(numbers.len());
+        for (name, number) in numbers {
+            reply.bulk(name);
+            reply.integer(*number);
+        }
+    };
+    step("begin_search", "index", &[("index", keys.first)]);
+    match keys.find {
+        Find::Range { last, step: each } => {
+            let numbers = [("lastkey", last), ("keystep", each), ("limit", 0)];
+            step("find_keys", "range", &numbers);
+        }
+        Find::Counted => {
+            let numbers = [("keynumidx", 0), ("firstkey", 1), ("keystep", 1)];
+            step("find_keys", "keynum", &numbers);
+        }
+    }
+}
+
+/// The ten things that Redis 7 says of a command.
 fn put_info(reply: &mut Reply<'_>, spec: &Spec) {
+    let is_container = is_container(spec);
     reply.array(10);
     reply.bulk(spec.name);
     reply.integer(i64::from(spec.arity));
-    reply.set(spec.flags.len());
-    for flag in spec.flags {
-        reply.simple(flag);
-    }
-    let (first, last, step) = spec.keys;
+    put_words(reply, spec.flags);
+    // Of a command around others those say where their keys are.
+    let (first, last, step) = match is_container {
+        true => (0, 0, 0),
+        false => spec.keys,
+    };
     for number in [first, last, step] {
         reply.integer(number);
     }
-    let categories = categories(spec);
-    reply.set(categories.len());
-    for category in categories {
-        reply.simple(category);
+    put_words(reply, &categories(spec));
+    let tips = tips(spec);
+    reply.set(tips.len());
+    for tip in tips {
+        reply.bulk(tip);
     }
-    for _ in 0..3 {
-        reply.set(0);
+    let keys = match is_container {
+        true => Vec::new(),
+        false => key_specs(spec),
+    };
+    reply.set(keys.len());
+    for keys in &keys {
+        put_keys(reply, keys);
+    }
+    reply.set(within(spec).count());
+    for within in within(spec) {
+        put_info(reply, within);
     }
 }
 
 fn put_docs(reply: &mut Reply<'_>, spec: &Spec) {
     reply.bulk(spec.name);
-    reply.map(3);
+    let count = within(spec).count();
+    reply.map(3 + usize::from(count > 0));
     reply.bulk("summary");
     reply.bulk(spec.summary);
     reply.bulk("since");
     reply.bulk(spec.since);
     reply.bulk("group");
     reply.bulk(spec.group);
+    if count > 0 {
+        reply.bulk("subcommands");
+        reply.map(count);
+        for within in within(spec) {
+            put_docs(reply, within);
+        }
+    }
 }
 
 const HELP: &[&str] = &[
@@ -77,52 +170,71 @@ const HELP: &[&str] = &[
     "    What they do.",
     "GETKEYS <command and arguments>",
     "    The keys of a command.",
+    "GETKEYSANDFLAGS <command and arguments>",
+    "    The keys of a command, and what it does to them.",
     "INFO [<command> ...]",
     "    What is known of them.",
     "LIST [FILTERBY (MODULE <name>|ACLCAT <category>|PATTERN <pattern>)]",
     "    Their names.",
 ];
 
-/// COMMAND GETKEYS.
-fn get_keys<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
+/// COMMAND GETKEYS, GETKEYSANDFLAGS: of the command that begins with the third argument.
+fn get_keys<K: Keyspace>(call: &mut Call<'_, '_, '_, K>, with_flags: bool) {
     let arguments = call.arguments;
-    let Some(spec) = lookup(arguments.get(2)) else {
+    let asked = match lookup(arguments.get(2)) {
+        Some(spec) if is_container(spec) => one_within(spec, arguments.get(3)),
+        asked => asked,
+    };
+    let Some(spec) = asked else {
         return call.reply.error("ERR Invalid command specified");
     };
+    let kinds = key_specs(spec);
+    if kinds.is_empty() || spec.keys.0 == 0 && !spec.is_script() {
+        let error = "ERR The command has no key arguments";
+        return call.reply.error(error);
+    }
     let count = arguments.len() - 2;
     if !spec.takes(count) {
         let error = "ERR Invalid number of arguments specified for command";
         return call.reply.error(error);
     }
-    let is_script = spec.is_script();
-    let (first, last, step) = match spec.keys {
-        _ if is_script => match number(arguments.get(4)).map(usize::try_from) {
-            Some(Ok(keys)) if (1..=count - 3).contains(&keys) => (3, keys + 2, 1),
-            Some(Ok(0)) => return call.reply.array(0),
-            _ => {
-                return call
-                    .reply
-                    .error("ERR Invalid arguments specified for command");
-            }
-        },
-        (first, -1, step) => (first as usize, count - 1, step as usize),
-        (first, last, step) => (first as usize, last as usize, step as usize),
-    };
-    if first == 0 || last >= count {
-        let error = "ERR The command has no key arguments";
-        return call.reply.error(error);
+    // Where keys are among the arguments, and of which kind.
+    let mut found = Vec::new();
+    for keys in &kinds {
+        let first = keys.first as usize;
+        let (at, last, step) = match keys.find {
+            Find::Range { last: -1, step } => (first, count - 1, step as usize),
+            Find::Range { .. } => (first, first, 1),
+            Find::Counted => match number(arguments.get(2 + first)).map(usize::try_from) {
+                Some(Ok(number @ 1..)) if number <= count - 1 - first => {
+                    (first + 1, first + number, 1)
+                }
+                // None that could be told: a script may have none.
+                _ => return call.reply.array(0),
+            },
+        };
+        found.extend((at..=last).step_by(step).map(|at| (at, keys.flags)));
     }
-    let keys = (first..=last).step_by(step);
-    call.reply.array(keys.clone().count());
-    for at in keys {
+    call.reply.array(found.len());
+    for (at, mut flags) in found {
+        if with_flags {
+            call.reply.array(2);
+        }
         call.reply.bulk(arguments.get(2 + at));
+        if with_flags {
+            if spec.id == Id::Set {
+                flags = flags_of_set((5..arguments.len()).any(|at| arguments.is(at, "get")));
+            }
+            put_words(&mut call.reply, flags);
+        }
     }
 }
 
-/// COMMAND LIST FILTERBY.
-fn list_some<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
+/// COMMAND LIST, of all or of those that a filter has.
+fn list<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
     let arguments = call.arguments;
     let by = match arguments.len() {
+        2 => b"".to_vec(),
         5 if arguments.is(2, "filterby") => arguments.get(3).to_ascii_lowercase(),
         _ => return call.reply.syntax_error(),
     };
@@ -132,12 +244,13 @@ fn list_some<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
             .iter()
             .any(|category| category.as_bytes().get(1..) == Some(&*wanted)),
         b"pattern" => wanted.len() <= 128 && glob::matches(&wanted, spec.name.as_bytes()),
-        _ => false,
+        by => by.is_empty(),
     };
-    if !matches!(&*by, b"module" | b"aclcat" | b"pattern") {
+    if !matches!(&*by, b"" | b"module" | b"aclcat" | b"pattern") {
         return call.reply.syntax_error();
     }
-    let found: Vec<&Spec> = SPECS.iter().filter(is_wanted).collect();
+    let all = SPECS.iter().chain(SUBCOMMANDS);
+    let found: Vec<&Spec> = all.filter(is_wanted).collect();
     call.reply.array(found.len());
     for spec in found {
         call.reply.bulk(spec.name);
@@ -150,35 +263,21 @@ pub(super) fn command<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
     let name = if arguments.len() == 1 {
         "info"
     } else {
-        let known = [
-            ("count", 2),
-            ("docs", -2),
-            ("getkeys", -4),
-            ("help", 2),
-            ("info", -2),
-            ("list", -2),
-        ];
-        match subcommand(call, &known) {
+        match subcommand(call) {
             None => return,
             Some(name) => name,
         }
     };
     match name {
         "help" => return help(call, HELP),
-        "getkeys" => return get_keys(call),
-        "list" if arguments.len() > 2 => return list_some(call),
+        "getkeys" | "getkeysandflags" => return get_keys(call, name == "getkeysandflags"),
+        "list" => return list(call),
         _ => {}
     }
     let reply = &mut call.reply;
     let is_all = arguments.len() <= 2;
     match name {
         "count" => reply.integer(SPECS.len() as i64),
-        "list" => {
-            reply.array(SPECS.len());
-            for spec in SPECS {
-                reply.bulk(spec.name);
-            }
-        }
         "info" if is_all => {
             reply.array(SPECS.len());
             for spec in SPECS {
@@ -188,7 +287,7 @@ pub(super) fn command<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
         "info" => {
             reply.array(arguments.len() - 2);
             for name in arguments.from(2) {
-                match lookup(name) {
+                match lookup_any(name) {
                     Some(spec) => put_info(reply, spec),
                     None => reply.null(),
                 }
@@ -198,7 +297,7 @@ pub(super) fn command<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
             let asked: Vec<&Spec> = if is_all {
                 SPECS.iter().collect()
             } else {
-                arguments.from(2).filter_map(lookup).collect()
+                arguments.from(2).filter_map(lookup_any).collect()
             };
             reply.map(asked.len());
             for spec in asked {

@@ -5,13 +5,17 @@ use super::many::ending_of;
 use super::reply::{Reply, TOO_LONG};
 use super::table::{Id, Spec, lookup};
 use super::{
-    RespSession, Step, absent, connection, count, decimal, describe, eval, expire, function, info,
-    keys, object, read, scan, server, slow_log, together, write,
+    RespSession, Step, absent, config, connection, count, decimal, describe, eval, expire,
+    function, info, keys, memory, object, read, scan, script, server, slow_log, together, write,
 };
 use crate::keyspace::{Fault, Keyspace, Pending};
 use crate::world::{Command, Done, Ending, Role, World};
 use trefoil_layout::limits::KEY_LEN_MAX;
 use trefoil_layout::op::Rejection;
+
+/// What taking a command into a transaction counts as, beside its bytes: see
+/// [`Keyspace::work`].
+const QUEUED_WORK: u64 = 512;
 
 /// A command of one key or none, and everything that it needs.
 pub(super) struct Call<'a, 'r, 'w, K: Keyspace> {
@@ -203,6 +207,7 @@ impl RespSession {
         }
         if let Some(open) = &mut self.transaction {
             open.queue(bytes, spec, arguments.len(), &mut reply);
+            world.keyspace.charge(QUEUED_WORK);
             return Ok(Step::Done(len));
         }
         if spec.id == Id::Unwatch {
@@ -247,12 +252,13 @@ impl RespSession {
             Id::RenameNx => together::rename(&mut call, false, is_alone)?,
             Id::Copy => together::copy(&mut call, is_alone)?,
             Id::Object => object::object(&mut call)?,
+            Id::Memory => memory::memory(&mut call)?,
             Id::Scan => scan::scan(&mut call)?,
             Id::Keys => self.keys = keys::keys(&mut call),
             Id::Eval | Id::EvalRo | Id::EvalSha | Id::EvalShaRo => self.script = eval::eval(&mut call),
             Id::FCall | Id::FCallRo => self.script = function::call(&mut call),
             Id::Function => self.script = function::function(&mut call),
-            Id::Script => self.script = eval::script(&mut call),
+            Id::Script => self.script = script::script(&mut call),
             Id::Auth => connection::auth(&mut call, identity),
             Id::Hello => connection::hello(&mut call, identity),
             Id::Client => connection::client(&mut call, identity),
@@ -265,7 +271,7 @@ impl RespSession {
                 return Ok(Step::Close);
             }
             Id::Info => info::info(&mut call)?,
-            Id::Config => server::config(&mut call)?,
+            Id::Config => config::config(&mut call)?,
             Id::SlowLog => slow_log::slow_log(&mut call),
             Id::DbSize => server::db_size(&mut call)?,
             Id::FlushAll | Id::FlushDb => server::flush(&mut call)?,

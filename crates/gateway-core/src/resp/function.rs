@@ -7,12 +7,13 @@
 //! with it. Unlike scripts none is ever forgotten for another: who calls a function cannot
 //! send it along.
 
-use super::connection::{help, subcommand};
-use super::eval::{NOT_HERE, Run, SOURCE_LEN_MAX, Task, keys_of};
+use super::eval::{NOT_HERE, SOURCE_LEN_MAX, keys_of};
 use super::execute::Call;
 use super::glob;
 use super::reply::Reply;
+use super::script_run::{Run, Task};
 use super::shebang::FLAGS;
+use super::subcommands::{help, subcommand};
 use super::table::Id;
 use crate::keyspace::Keyspace;
 use std::collections::{BTreeMap, HashMap};
@@ -325,18 +326,7 @@ const HELP: &[&str] = &[
 
 /// FUNCTION and its subcommands. One that is to be loaded is executed first.
 pub(super) fn function<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Option<Box<Run>> {
-    let known = [
-        ("delete", 3),
-        ("dump", 2),
-        ("flush", -2),
-        ("help", 2),
-        ("kill", 2),
-        ("list", -2),
-        ("load", -3),
-        ("restore", -3),
-        ("stats", 2),
-    ];
-    let name = subcommand(call, &known)?;
+    let name = subcommand(call)?;
     match name {
         "load" => return load(call),
         "help" => help(call, HELP),

@@ -40,17 +40,21 @@
 //! | `gather` | a command's arguments, as they come |
 //! | `execute` | from the command to its function |
 //! | `many` | commands of many keys, executed as they come |
-//! | `read`, `write`, `count`, `decimal`, `expire`, `object` | commands of one key |
+//! | `read`, `write`, `count`, `decimal`, `expire`, `object`, `memory` | commands of one key |
 //! | `together` | MSETNX, RENAME, RENAMENX, COPY: several keys as one |
 //! | `absent` | commands that there are not |
 //! | `documented` | the tables of commands in the documentation |
 //! | `scan`, `keys`, `glob` | SCAN, KEYS and patterns |
-//! | `eval`, `shebang`, `sha1` | EVAL, EVALSHA, SCRIPT |
+//! | `eval`, `script`, `shebang`, `sha1` | EVAL, EVALSHA, SCRIPT |
+//! | `script_run`, `script_job`, `script_value` | scripts on their way, as their threads get them, what they answer |
 //! | `function` | FCALL, FUNCTION |
 //! | `transaction` | MULTI, EXEC, DISCARD, WATCH, UNWATCH |
-//! | `connection`, `server`, `info`, `describe`, `slow_log` | commands about the rest |
+//! | `connection`, `server`, `config`, `info`, `slow_log` | commands about the rest |
+//! | `subcommands` | the commands within CLIENT, CONFIG and their like |
+//! | `describe`, `key_specs` | COMMAND: what commands are, and where their keys are |
 
 mod absent;
+mod config;
 mod connection;
 mod count;
 mod decimal;
@@ -63,17 +67,24 @@ mod function;
 mod gather;
 mod glob;
 mod info;
+mod key_specs;
 mod keys;
 mod many;
+mod memory;
 mod object;
 mod parse;
 mod read;
 mod reply;
 mod scan;
+mod script;
+mod script_job;
+mod script_run;
+mod script_value;
 mod server;
 mod sha1;
 mod shebang;
 mod slow_log;
+mod subcommands;
 mod table;
 mod together;
 mod transaction;
@@ -84,17 +95,17 @@ use crate::session::{Driven, Session, Wants, is_work_done};
 use crate::world::World;
 use connection::Identity;
 pub use documented::command_tables;
-use eval::Run;
-pub use eval::{
-    JobKind, SCRIPT_MEMORY_MAX, SCRIPT_TIME_MS_MAX, ScriptContext, ScriptHash, ScriptJob,
-    ScriptValue, Scripts,
-};
 pub use function::{Function, Libraries};
 use gather::{Gathered, Gathering};
 use keys::Keys;
 use many::Many;
 use parse::{LINE_LEN_MAX, Part, ProtocolError};
 use reply::Reply;
+pub use script_job::{
+    JobKind, SCRIPT_MEMORY_MAX, SCRIPT_TIME_MS_MAX, ScriptContext, ScriptHash, ScriptJob, Scripts,
+};
+use script_run::Run;
+pub use script_value::ScriptValue;
 use table::Id;
 use transaction::{Replay, Transaction, Watched};
 use trefoil_layout::op::Rejection;

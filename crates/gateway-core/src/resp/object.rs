@@ -1,9 +1,9 @@
 //! OBJECT: how Redis would hold a value, and when the item was last used.
 
-use super::connection::{help, subcommand};
 use super::execute::Call;
 use super::parse::number;
 use super::read::{look, look_at_use};
+use super::subcommands::{help, subcommand};
 use crate::keyspace::{Access, Item, Keyspace, Pending};
 use crate::world::Command;
 
@@ -23,14 +23,7 @@ const HELP: &[&str] = &[
 
 /// OBJECT and its subcommands.
 pub(super) fn object<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Result<(), Pending> {
-    let known = [
-        ("encoding", 3),
-        ("freq", 3),
-        ("help", 2),
-        ("idletime", 3),
-        ("refcount", 3),
-    ];
-    match subcommand(call, &known) {
+    match subcommand(call) {
         None => {}
         Some("help") => help(call, HELP),
         Some("freq") => call.reply.error(

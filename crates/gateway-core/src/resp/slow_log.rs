@@ -1,9 +1,9 @@
 //! SLOWLOG: the front door's own slow log, in Redis's shape. An entry has the
 //! command's name in reports and its key, not all arguments.
 
-use super::connection::{help, subcommand};
 use super::execute::Call;
 use super::parse::number;
+use super::subcommands::{help, subcommand};
 use crate::keyspace::{Keyspace, REPORT_WORK};
 use crate::world::{Role, SlowCommand};
 
@@ -23,10 +23,8 @@ const HELP: &[&str] = &[
 
 /// SLOWLOG and its subcommands.
 pub(super) fn slow_log<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
-    /// Names and how many arguments they have in all, at least if negative.
-    const SUBCOMMANDS: [(&str, i32); 4] = [("get", -2), ("help", 2), ("len", 2), ("reset", 2)];
     call.world.keyspace.charge(REPORT_WORK);
-    match subcommand(call, &SUBCOMMANDS) {
+    match subcommand(call) {
         None => {}
         Some("help") => help(call, HELP),
         Some("len") => {

@@ -42,6 +42,7 @@ pub(super) enum Id {
     IncrByFloat,
     Info,
     Keys,
+    Memory,
     MGet,
     MSet,
     MSetNx,
@@ -135,14 +136,14 @@ const ONE_KEY: (i64, i64, i64) = (1, 1, 1);
 const ALL_KEYS: (i64, i64, i64) = (1, -1, 1);
 const PAIRS: (i64, i64, i64) = (1, -1, 2);
 const TWO_KEYS: (i64, i64, i64) = (1, 2, 1);
-const SECOND: (i64, i64, i64) = (2, 2, 1);
+pub(super) const SECOND: (i64, i64, i64) = (2, 2, 1);
 const NO_KEY: (i64, i64, i64) = (0, 0, 0);
 
 #[allow(
     clippy::too_many_arguments,
     reason = "the columns of the table below, in its order"
 )]
-const fn spec(
+pub(super) const fn spec(
     name: &'static str,
     id: Id,
     arity: i32,
@@ -204,6 +205,7 @@ pub(super) const SPECS: &[Spec] = &[
     spec("incrbyfloat", Id::IncrByFloat, 3, WRITE, ONE_KEY, "string", "2.6.0", "Counts up by a decimal number"),
     spec("info", Id::Info, -1, SERVER, NO_KEY, "server", "1.0.0", "Information about the server"),
     spec("keys", Id::Keys, 2, READ_SLOW, NO_KEY, "generic", "1.0.0", "Lists all keys that match a pattern"),
+    spec("memory", Id::Memory, -2, NONE, SECOND, "server", "4.0.0", "What an item takes"),
     spec("mget", Id::MGet, -2, READ, ALL_KEYS, "string", "1.0.0", "Reads many values"),
     spec("mset", Id::MSet, -3, WRITE_SLOW, PAIRS, "string", "1.0.1", "Stores many values"),
     spec("msetnx", Id::MSetNx, -3, WRITE_SLOW, PAIRS, "string", "1.0.1", "Stores many values unless one of the keys is there"),

@@ -13,9 +13,10 @@
 //! A watch is the version that a key had. A version never comes back, so an equal one
 //! means that nothing was stored since.
 
-use super::eval::{Queued, Run};
 use super::parse::{Part, bulk_len, count, number};
 use super::reply::Reply;
+use super::script_job::Queued;
+use super::script_run::Run;
 use super::table::{Id, Spec, lookup};
 use super::{RespSession, Step};
 use crate::draft::{DraftKeyspace, DraftNotes};

@@ -314,7 +314,7 @@ impl<S: Session> Connection<S> {
             shutdown_allowed: false,
             authentication: false,
             admin_commands: true,
-            version: "1",
+            release: trefoil_gateway_core::world::Release::V1_6_18,
             connections_max: 10,
             idle_timeout: None,
             thread_count: 1,

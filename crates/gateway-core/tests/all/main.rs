@@ -8,6 +8,7 @@ mod memcache_allocations;
 mod memcache_binary;
 mod memcache_binary_differential;
 mod memcache_differential;
+mod memcache_releases;
 mod memcache_text;
 mod resp;
 mod resp_commands;

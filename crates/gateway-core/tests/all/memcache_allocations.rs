@@ -107,7 +107,7 @@ fn allocates_nothing<S: Session>(mut session: S, requests: &[Vec<u8>]) {
         shutdown_allowed: false,
         authentication: false,
         admin_commands: true,
-        version: "1",
+        release: trefoil_gateway_core::world::Release::V1_6_18,
         connections_max: 1,
         idle_timeout: None,
         thread_count: 1,

@@ -13,6 +13,7 @@ use crate::rig::server::{Connection, Server};
 use crate::rig::{Rig, now_ms};
 use std::collections::HashMap;
 use trefoil_gateway_core::memcache::MemcacheSession;
+use trefoil_gateway_core::world::Release;
 
 /// A command, its answer by memcached, ours, and why they differ. Before each,
 /// `a` is 5 bytes with CAS unique unknown, `n` is 10.
@@ -224,8 +225,12 @@ impl Uniques {
             Some(("cas", unique)) => format!("cas={}", self.number(key, unique)),
             Some(("exp", "-1")) | None => word.to_owned(),
             Some(("exp", seconds)) => {
-                let seconds: u64 = seconds.trim_start_matches('-').parse().expect("seconds");
-                format!("exp=-{}", near(seconds))
+                let until: u64 = seconds.trim_start_matches('-').parse().expect("seconds");
+                let sign = if seconds.starts_with('-') { "-" } else { "" };
+                match near(until) {
+                    0 => "exp=0".to_owned(),
+                    until => format!("exp={sign}{until}"),
+                }
             }
             Some((name @ ("la" | "size" | "cls"), _)) => format!("{name}=~"),
             Some(_) => word.to_owned(),
@@ -243,7 +248,7 @@ fn near(seconds: u64) -> u64 {
 }
 
 /// The two sides.
-struct Pair {
+pub(crate) struct Pair {
     server: Server,
     theirs: Connection,
     their_uniques: Uniques,
@@ -255,6 +260,9 @@ struct Pair {
     replay: String,
 }
 
+/// Debian's.
+const PROGRAM: &str = "/usr/bin/memcached";
+
 const LAST: &[u8] = b"MN\r\n";
 
 impl Pair {
@@ -263,12 +271,23 @@ impl Pair {
     }
 
     fn with(pieces: Option<Random>, options: &[&str]) -> Self {
+        Self::of(PROGRAM, Release::V1_6_18, pieces, options)
+    }
+
+    /// A memcached, and ours with the answers of this release.
+    pub(crate) fn of(
+        program: &str,
+        release: Release,
+        pieces: Option<Random>,
+        options: &[&str],
+    ) -> Self {
         let arguments = ["-U", "0", "-l", "127.0.0.1", "-p", "{port}", "-u", "nobody"];
-        let server = Server::start("/usr/bin/memcached", &[&arguments, options].concat());
+        let server = Server::start(program, &[&arguments, options].concat());
         let mut theirs = server.connect();
         // CAS unique 1 is never anybody's again.
         theirs.ask(b"set a 0 0 0\r\n\r\ndelete a\r\nmn\r\n", LAST);
         let mut ours = Rig::new(MemcacheSession::new());
+        ours.settings.release = release;
         if pieces.is_some() {
             ours.out_len_max = 1;
         }
@@ -286,7 +305,7 @@ impl Pair {
 
     /// Asks both, and returns the normalised answers and whether the
     /// connection was closed: memcached's, ours.
-    fn ask(&mut self, key: &str, request: &str) -> [(String, bool); 2] {
+    pub(crate) fn ask(&mut self, key: &str, request: &str) -> [(String, bool); 2] {
         self.history.push(request.to_owned());
         let their_request = self.their_uniques.fill(request) + "mn\r\n";
         let (answers, closed) = self.theirs.ask(their_request.as_bytes(), LAST);
@@ -310,7 +329,7 @@ impl Pair {
         [(theirs, closed), (ours, our_closed)]
     }
 
-    fn agree(&mut self, key: &str, request: &str) {
+    pub(crate) fn agree(&mut self, key: &str, request: &str) {
         let [theirs, ours] = self.ask(key, request);
         if theirs != ours {
             let from = self.history.len().saturating_sub(20);
@@ -346,7 +365,7 @@ fn differences_are_as_the_table_says() {
 
 /// Every form of command that memcached's protocol document tells of, section
 /// by section, with each of its answers; then errors.
-const FORMS: &[&str] = &[
+pub(crate) const FORMS: &[&str] = &[
     // Storage commands
     "set a 0 0 3\r\nabc\r\n",
     "set a 5 100 3\r\nabc\r\n",

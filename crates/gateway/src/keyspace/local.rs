@@ -7,8 +7,8 @@ use super::versions::Nominator;
 use trefoil_backend::LocalStore;
 use trefoil_gateway_core::deferred::OwnedItem;
 use trefoil_gateway_core::keyspace::{
-    Access, Decide, Decision, Evicted, Fault, HOME_WORK, Halt, Item, Keyspace, ListedItem, NewItem,
-    Pending, Seen, Totals, Updated, ValueSource,
+    Access, Decide, Decision, Evicted, Fault, HOME_WORK, Halt, Item, Keyspace, LOOKUP_WORK,
+    ListedItem, NewItem, Pending, Seen, Totals, Updated, ValueSource,
 };
 use trefoil_layout::Version;
 use trefoil_layout::data::DataEntry;
@@ -23,7 +23,7 @@ const ATTEMPTS_MAX: usize = 1000;
 const SCRATCH_LEN_MAX: usize = 1 << 20;
 
 /// What a mutation counts as, beside the bytes that it stores: see [`Keyspace::work`].
-const MUTATION_WORK: u64 = 256;
+const MUTATION_WORK: u64 = 1024;
 
 /// Places that a page of the store's listing looks at most, and length from which
 /// its keys count as several: see `Store::list`.
@@ -181,7 +181,7 @@ impl Keyspace for LocalKeyspace {
         let work = &mut self.work;
         let read = store.read(now, key, store_access(access), |stored| {
             let value = stored.map(StoredValue);
-            *work += value.as_ref().map_or(0, StoredValue::work);
+            *work += LOOKUP_WORK + value.as_ref().map_or(0, StoredValue::work);
             with(value.as_ref().map(|value| value.item(now)).as_ref());
         });
         Ok(read.map_err(fault)?)
@@ -203,7 +203,7 @@ impl Keyspace for LocalKeyspace {
             &mut |index, read| match read {
                 Ok(stored) => {
                     let value = stored.map(StoredValue);
-                    *work += value.as_ref().map_or(0, StoredValue::work);
+                    *work += LOOKUP_WORK + value.as_ref().map_or(0, StoredValue::work);
                     each(
                         index,
                         Ok(value.as_ref().map(|value| value.item(now)).as_ref()),

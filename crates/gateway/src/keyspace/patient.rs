@@ -92,6 +92,10 @@ impl<K: Keyspace> Keyspace for Patient<K> {
         Ok(())
     }
 
+    fn work(&self) -> u64 {
+        self.keyspace.work()
+    }
+
     fn set(&mut self, key: &[u8], item: &NewItem<'_>) -> Result<Version, Halt> {
         self.wait(|keyspace| keyspace.set(key, item))
     }

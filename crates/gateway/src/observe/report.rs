@@ -84,7 +84,7 @@ fn general(office: &Observatory, totals: &Totals, lines: &mut Lines<'_>) {
     lines.put("pid", std::process::id());
     lines.put("uptime", office.started.elapsed().as_secs());
     lines.put("time", now.unwrap_or_default().as_secs());
-    lines.put("version", settings.version);
+    lines.put("version", settings.release.version());
     lines.put("libevent", "none");
     lines.put("pointer_size", usize::BITS);
     lines.put("rusage_user", seconds(cpu.user_us));

@@ -220,8 +220,10 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
             return Some(Duration::ZERO);
         }
         match self.waiting.next(now_ns) {
-            Wait::Poll => return Some(Duration::ZERO),
-            Wait::Sleep => {}
+            // Who polls beside a thread that computes, on the same core, gives its time
+            // away with each look, and is behind it when somebody asks.
+            Wait::Poll if !self.desk.scripts.is_busy() => return Some(Duration::ZERO),
+            Wait::Poll | Wait::Sleep => {}
         }
         if self.is_untended {
             self.tend(now_ns);

@@ -55,9 +55,8 @@ pub use error::GatewayError;
 pub use front::LoopObserver;
 pub use gateway::Gateway;
 pub use options::{
-    Door, DoorAddress, DoorAddressError, GatewayOptions, IDLE_TIMEOUT_DEFAULT, Limits,
-    MEMCACHED_VERSION, OnFailure, Protocol, SPIN_DEFAULT, TlsFiles, UPLOAD_RATE_MIN_DEFAULT,
-    thread_count_default,
+    Door, DoorAddress, DoorAddressError, GatewayOptions, IDLE_TIMEOUT_DEFAULT, Limits, OnFailure,
+    Protocol, SPIN_DEFAULT, TlsFiles, UPLOAD_RATE_MIN_DEFAULT, thread_count_default,
 };
 pub use tls::TlsError;
 pub use users::{Users, UsersError};

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use trefoil_gateway_core::world::{Isolation, Settings};
+use trefoil_gateway_core::world::{Isolation, Release, Settings};
 
 /// What is spoken at a door.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,8 +161,8 @@ pub struct GatewayOptions {
     pub admin_commands: bool,
     /// What becomes of transactions that cannot be atomic here.
     pub transactions: Isolation,
-    /// What `version` answers; see [`MEMCACHED_VERSION`].
-    pub version: &'static str,
+    /// The memcached whose answers clients get.
+    pub release: Release,
     /// Called when a client has asked for a shutdown that is allowed.
     pub on_shutdown: Option<Arc<dyn Fn() + Send + Sync>>,
     /// Called when an event loop has failed. Unless given, the process ends: its
@@ -185,7 +185,7 @@ impl GatewayOptions {
             shutdown_allowed: false,
             admin_commands: true,
             transactions: Isolation::Relaxed,
-            version: MEMCACHED_VERSION,
+            release: Release::default(),
             on_shutdown: None,
             on_failure: None,
         }
@@ -198,7 +198,7 @@ impl GatewayOptions {
             shutdown_allowed: self.shutdown_allowed,
             authentication: self.users.is_some(),
             admin_commands: self.admin_commands,
-            version: self.version,
+            release: self.release,
             connections_max: self.limits.connections_max,
             idle_timeout: self.limits.idle_timeout,
             thread_count: self.thread_count.max(1),
@@ -208,10 +208,6 @@ impl GatewayOptions {
         }
     }
 }
-
-/// The memcached whose commands and answers the front door has: clients choose
-/// by this number what they may ask for.
-pub const MEMCACHED_VERSION: &str = "1.6.18";
 
 /// Long enough that a client which was woken across cores has come back.
 pub const SPIN_DEFAULT: Duration = Duration::from_micros(50);

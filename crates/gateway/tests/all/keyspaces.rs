@@ -415,6 +415,33 @@ fn uses_are_told_by_a_replicated_cell() {
     tells_uses(&mut TestCell::start(Mode::R32).keyspace());
 }
 
+/// Keys that are looked up count as work, whatever their values are: whoever asks for
+/// thousands of small ones, or of none, has to leave others their turn.
+fn counts_lookups<K: Keyspace>(keyspace: &mut K) {
+    const COUNT: usize = 20;
+    let keys: Vec<Vec<u8>> = (0..COUNT as u8).map(key_of).collect();
+    let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+    let before = keyspace.work();
+    let mut told = 0;
+    let read = keyspace.get_many(&keys, Access::Peek, &mut |_, read| {
+        assert!(matches!(read, Ok(None)));
+        told += 1;
+        true
+    });
+    assert_eq!((read, told), (Ok(()), COUNT));
+    let of_many = keyspace.work() - before;
+    assert!(of_many >= COUNT as u64 * keyspace::LOOKUP_WORK, "{of_many}");
+    let before = keyspace.work();
+    assert_eq!(keyspace.get(keys[0], Access::Use, &mut |_| {}), Ok(()));
+    assert!(keyspace.work() - before >= keyspace::LOOKUP_WORK);
+}
+
+#[test]
+fn lookups_count_as_work() {
+    counts_lookups(&mut TestCell::start(Mode::R1).local());
+    counts_lookups(&mut TestCell::start(Mode::R32).keyspace());
+}
+
 #[test]
 fn totals_do_not_wait_for_a_backend_that_is_silent() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

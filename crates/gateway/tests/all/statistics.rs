@@ -51,7 +51,6 @@ impl Front {
             tls: None,
         }]);
         options.thread_count = thread_count;
-        options.version = "1.6.18";
         // As memcached has it.
         options.limits.idle_timeout = None;
         let doors = Doors::open(&options).unwrap();

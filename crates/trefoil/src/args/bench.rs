@@ -102,7 +102,7 @@ pub(crate) struct ScenarioArgs {
     /// Small and short: shows that it works, not how well
     #[arg(long)]
     pub quick: bool,
-    /// Of `alike` and `neighbours`: only the cases whose names contain this, as "oltp by native"
+    /// Of `alike` and `neighbours`: only the cases whose names contain this, as "oltp by native"; of the latter, several with | between them
     #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
     /// Of `upgrade`: the previous release's program
@@ -218,6 +218,7 @@ pub(crate) struct LoadArgs {
 pub(crate) enum Peer {
     Memcached,
     Redis,
+    Valkey,
 }
 
 #[derive(Args, Debug, Clone)]

@@ -158,6 +158,7 @@ fn peer(peer: Peer) -> PeerKind {
     match peer {
         Peer::Memcached => PeerKind::Memcached,
         Peer::Redis => PeerKind::Redis,
+        Peer::Valkey => PeerKind::Valkey,
     }
 }
 

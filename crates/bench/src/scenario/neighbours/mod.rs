@@ -349,7 +349,8 @@ pub fn neighbours(
 /// Whether a case was asked for: its name is shown after the one of what it is run against.
 fn is_wanted(options: &ScenarioOptions, against: &str, case: &Case) -> bool {
     let only = options.only.as_deref().unwrap_or_default();
-    format!("{against}: {}", case.name).contains(only)
+    let name = format!("{against}: {}", case.name);
+    only.split('|').any(|part| name.contains(part))
 }
 
 /// All cases in front of one of both.

@@ -52,7 +52,12 @@ pub(super) fn flush<K: Keyspace>(
 
 /// The version.
 pub(super) fn version<K: Keyspace>(frame: &Frame<'_>, out: &mut Vec<u8>, world: &World<'_, K>) {
-    put_success(out, &frame.header, 0, world.settings.version.as_bytes());
+    put_success(
+        out,
+        &frame.header,
+        0,
+        world.settings.release.version().as_bytes(),
+    );
 }
 
 /// How much the server logs.

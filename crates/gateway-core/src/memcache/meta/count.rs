@@ -7,9 +7,9 @@ use crate::keyspace::{Decision, Keyspace, NewItem, Pending, Ready as _, Updated,
 use crate::memcache::expiry::remaining_s;
 use crate::memcache::mutate;
 use crate::memcache::number::put_u64;
-use crate::memcache::text::Desk;
 use crate::memcache::text::change::{NON_NUMERIC, put_count_fault};
 use crate::memcache::text::line::Words;
+use crate::memcache::text::{BAD_FORMAT, Desk};
 use crate::world::{Command, Ending, Now};
 
 /// What a count has come to.
@@ -33,10 +33,12 @@ pub(in crate::memcache) fn arithmetic<K: Keyspace>(
     }
     let now = desk.world.now;
     let mut decoded = UNDECODED;
-    let flags = match Flags::parse(args[0], &args[1..], &mut decoded, now) {
+    let is_newer = desk.is_newer();
+    let flags = match Flags::parse(args[0], &args[1..], &mut decoded, now, is_newer) {
         Ok(flags) => flags,
         Err(error) => {
-            desk.answer(false, flags_error(error));
+            let tells = is_newer && error == BAD_FORMAT;
+            desk.answer(false, flags_error(error, tells));
             return Ok(());
         }
     };
@@ -102,8 +104,8 @@ pub(in crate::memcache) fn arithmetic<K: Keyspace>(
     match updated {
         Ok(Updated::Stored(version)) => {
             counted.unique = flags.unique.unwrap_or_else(|| cas_unique_of(version));
-            // memcached answers for what it made, quiet or not.
-            if !flags.quiet || counted.is_new {
+            // The older memcached answers for what it made, quiet or not.
+            if !flags.quiet || counted.is_new && !is_newer {
                 put_counted(desk.out, &flags, counted, now);
             }
         }

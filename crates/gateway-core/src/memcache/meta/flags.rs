@@ -2,8 +2,8 @@
 
 use super::base64;
 use crate::memcache::KEY_LEN_MAX;
-use crate::memcache::expiry::text_expiry_ms;
-use crate::memcache::number::{parse_i64, parse_u32, parse_u64};
+use crate::memcache::expiry::{parse_expiration, text_expiry_ms};
+use crate::memcache::number::{parse_u32, parse_u64};
 use crate::memcache::text::BAD_FORMAT;
 use crate::world::Now;
 
@@ -117,8 +117,12 @@ impl<'f> Flags<'f> {
         words: &'f [&'f [u8]],
         decoded: &'f mut Decoded,
         now: Now,
+        is_newer: bool,
     ) -> Result<Self, &'static [u8]> {
         debug_assert!(key.len() <= KEY_LEN_MAX);
+        if is_newer && has_strange_letter(words) {
+            return Err(BAD_FORMAT);
+        }
         let mut flags = Flags {
             key: Key::plain(key),
             words,
@@ -145,7 +149,8 @@ impl<'f> Flags<'f> {
         // words of its own.
         let mut error = None;
         let mut opaque_is_long = false;
-        let expiry = |token| parse_i64(token).map(|seconds| text_expiry_ms(seconds, now));
+        let expiry =
+            |token| parse_expiration(token, is_newer).map(|seconds| text_expiry_ms(seconds, now));
         for word in words {
             let (letter, token) = (word[0], &word[1..]);
             if letter >= 127 || seen >> letter & 1 != 0 {
@@ -170,6 +175,11 @@ impl<'f> Flags<'f> {
                     parse_u32(token),
                     error.unwrap_or(BAD_FORMAT),
                 ),
+                b'M' if is_newer => {
+                    // Whatever stands behind the first letter.
+                    flags.mode = token.first().copied();
+                    None
+                }
                 b'M' => match token {
                     &[mode] => {
                         flags.mode = Some(mode);
@@ -225,6 +235,13 @@ impl<'f> Flags<'f> {
             _ => {}
         }
     }
+}
+
+/// Whether a flag is no letter at all: to the newer memcached that is no line of a meta
+/// command.
+pub(super) fn has_strange_letter(words: &[&[u8]]) -> bool {
+    let is_known = |letter: u8| matches!(letter, b'A'..=b'z' | b'0'..=b'9');
+    words.iter().any(|word| !is_known(word[0]))
 }
 
 fn on(flag: &mut bool) -> Option<&'static [u8]> {

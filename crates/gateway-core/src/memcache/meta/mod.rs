@@ -28,13 +28,19 @@ type MetaArgs<'a> = Args<'a, WORDS_MAX>;
 /// Whether there is a key that can be one and there are not too many words;
 /// answers otherwise.
 fn check<K: Keyspace>(args: &MetaArgs<'_>, too_many: &[u8], desk: &mut Desk<'_, '_, K>) -> bool {
+    let is_newer = desk.is_newer();
     let error = match args.first() {
+        None if is_newer => BAD_FORMAT,
         None => ERROR,
         Some(key) if key.len() > KEY_LEN_MAX => BAD_FORMAT,
         // The name counts, and so does memcached's word behind the last.
+        Some(_) if args.len() + 2 > WORDS_MAX && is_newer => TOO_MANY,
         Some(_) if args.len() + 2 > WORDS_MAX => too_many,
         Some(_) => return true,
     };
     desk.answer(false, error);
     false
 }
+
+/// Of `mg`, and of the newer memcached's other commands.
+const TOO_MANY: &[u8] = b"CLIENT_ERROR options flags are too long";

@@ -56,12 +56,12 @@ pub(in crate::memcache) fn get<K: Keyspace>(
     desk: &mut Desk<'_, '_, K>,
 ) -> Result<(), Pending> {
     let args = MetaArgs::of(words);
-    if !super::check(&args, b"CLIENT_ERROR options flags are too long", desk) {
+    if !super::check(&args, super::TOO_MANY, desk) {
         return Ok(());
     }
     let now = desk.world.now;
     let mut decoded = UNDECODED;
-    let flags = match Flags::parse(args[0], &args[1..], &mut decoded, now) {
+    let flags = match Flags::parse(args[0], &args[1..], &mut decoded, now, desk.is_newer()) {
         Ok(flags) => flags,
         Err(error) => {
             desk.answer(false, error);
@@ -321,14 +321,14 @@ pub(in crate::memcache) fn debug<K: Keyspace>(
         desk.answer(false, BAD_FORMAT);
         return Ok(());
     };
-    let now = desk.world.now;
+    let (now, is_newer) = (desk.world.now, desk.is_newer());
     let out = &mut *desk.out;
     let read = desk
         .world
         .keyspace
         .get_seen(key.bytes(), Access::Peek, &mut |item| match item {
             None => out.extend_from_slice(b"EN\r\n"),
-            Some(item) => put_debug(out, &key, item, now),
+            Some(item) => put_debug(out, &key, item, now, is_newer),
         });
     if let Err(fault) = read.ready()? {
         put_fault(desk.out, &fault);
@@ -336,14 +336,16 @@ pub(in crate::memcache) fn debug<K: Keyspace>(
     Ok(())
 }
 
-fn put_debug(out: &mut Vec<u8>, key: &Key<'_>, item: &Item<'_>, now: Now) {
+fn put_debug(out: &mut Vec<u8>, key: &Key<'_>, item: &Item<'_>, now: Now, is_newer: bool) {
     out.extend_from_slice(b"ME ");
     key.put_text(out);
-    // Seconds since the expiry, as memcached tells it: below 0 until then.
-    let exp = if item.expiry_ms == 0 {
-        -1
-    } else {
-        -(remaining_s(item.expiry_ms, now) as i64)
+    // The older memcached tells of seconds since the expiry, below 0 until then; the
+    // newer one of those until it.
+    let remaining_s = remaining_s(item.expiry_ms, now) as i64;
+    let exp = match (item.expiry_ms, is_newer) {
+        (0, _) => -1,
+        (_, true) => remaining_s,
+        (_, false) => -remaining_s,
     };
     // Writing to a vector does not fail.
     let _ = write!(

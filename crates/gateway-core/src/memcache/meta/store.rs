@@ -1,7 +1,7 @@
 //! `ms` and `md`.
 
 use super::MetaArgs;
-use super::flags::{Flags, OPAQUE_TOO_LONG, UNDECODED};
+use super::flags::{Flags, OPAQUE_TOO_LONG, UNDECODED, has_strange_letter};
 use crate::keyspace::{Decision, Keyspace, NewItem, Pending, Ready as _, Updated};
 use crate::memcache::mutate::{self, Mode, Outcome, Storing, put_fault};
 use crate::memcache::number::put_u64;
@@ -42,21 +42,35 @@ pub(in crate::memcache) fn set<K: Keyspace>(
         desk.answer(false, BAD_FORMAT);
         return Ok(done);
     }
-    if !super::check(&args, b"CLIENT_ERROR options flags too long", desk) {
+    let is_newer = desk.is_newer();
+    // The newer memcached knows of the value before anything else is wrong.
+    let announced = args.get(1).and_then(|word| value_len(word, is_newer));
+    if is_newer && (announced.is_none() || has_strange_letter(&args[2..])) {
+        desk.answer(false, BAD_FORMAT);
         return Ok(done);
     }
-    let Some(len) = value_len(args[1]) else {
+    if !super::check(&args, b"CLIENT_ERROR options flags too long", desk) {
+        if let Some(len) = announced.filter(|_| is_newer) {
+            *state = State::Swallow(len + 2);
+        }
+        return Ok(done);
+    }
+    let Some(len) = announced else {
         desk.answer(false, BAD_FORMAT);
         return Ok(done);
     };
     let mut decoded = UNDECODED;
-    let parsed =
-        Flags::parse(args[0], &args[2..], &mut decoded, desk.world.next_now).and_then(|flags| {
-            match mode(&flags) {
-                Some(mode) => Ok((flags, mode)),
-                None => Err(b"CLIENT_ERROR invalid mode for ms M token".as_slice()),
-            }
-        });
+    let parsed = Flags::parse(
+        args[0],
+        &args[2..],
+        &mut decoded,
+        desk.world.next_now,
+        is_newer,
+    )
+    .and_then(|flags| match mode(&flags) {
+        Some(mode) => Ok((flags, mode)),
+        None => Err(b"CLIENT_ERROR invalid mode for ms M token".as_slice()),
+    });
     let (flags, mode) = match parsed {
         Ok(parsed) => parsed,
         Err(error) => {
@@ -139,9 +153,10 @@ fn put_stored(out: &mut Vec<u8>, flags: &Flags<'_>, stored: Outcome, sent_len: u
     out.extend_from_slice(b"\r\n");
 }
 
-/// What `md` and `ma` answer to wrong flags: they do not tell which.
-pub(super) fn flags_error(error: &'static [u8]) -> &'static [u8] {
-    if error == OPAQUE_TOO_LONG {
+/// What `md` and `ma` answer to wrong flags: they do not tell which, but for the newer
+/// memcached's `md`.
+pub(super) fn flags_error(error: &'static [u8], tells: bool) -> &'static [u8] {
+    if error == OPAQUE_TOO_LONG || tells {
         error
     } else {
         b"CLIENT_ERROR invalid or duplicate flag"
@@ -158,10 +173,12 @@ pub(in crate::memcache) fn delete<K: Keyspace>(
         return Ok(());
     }
     let mut decoded = UNDECODED;
-    let flags = match Flags::parse(args[0], &args[1..], &mut decoded, desk.world.now) {
+    let is_newer = desk.is_newer();
+    let parsed = Flags::parse(args[0], &args[1..], &mut decoded, desk.world.now, is_newer);
+    let flags = match parsed {
         Ok(flags) => flags,
         Err(error) => {
-            desk.answer(false, flags_error(error));
+            desk.answer(false, flags_error(error, is_newer));
             return Ok(());
         }
     };

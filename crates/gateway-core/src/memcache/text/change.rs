@@ -1,12 +1,12 @@
 //! delete, touch, incr, decr.
 
 use super::line::{Args, Words};
-use super::{BAD_FORMAT, Desk, ERROR};
+use super::{BAD_FORMAT, Desk};
 use crate::keyspace::{Decision, Fault, Keyspace, NewItem, Pending, Ready as _, Updated};
 use crate::memcache::KEY_LEN_MAX;
-use crate::memcache::expiry::text_expiry_ms;
+use crate::memcache::expiry::{parse_expiration, text_expiry_ms};
 use crate::memcache::mutate::{self, put_fault};
-use crate::memcache::number::{parse_i64, parse_u64, put_u64};
+use crate::memcache::number::{parse_u64, put_u64};
 use crate::world::{Command, Ending};
 use trefoil_layout::op::Rejection;
 
@@ -19,13 +19,14 @@ pub(super) fn delete<K: Keyspace>(
     desk: &mut Desk<'_, '_, K>,
 ) -> Result<(), Pending> {
     let args = Args::<4>::of(words);
-    if args.is_empty() || args.len() > 3 {
-        desk.answer(false, ERROR);
+    if !desk.takes(args.len(), 1..=3) {
+        desk.answer_wrong_count();
         return Ok(());
     }
     let key = args[0];
-    let noreply = args.len() > 1 && args.noreply();
+    let noreply = args.len() > 1 && words.noreply();
     let valid = match args.len() {
+        _ if desk.is_newer() => true,
         1 => true,
         2 => noreply || args[1] == b"0",
         _ => noreply && args[1] == b"0",
@@ -53,17 +54,17 @@ pub(super) fn touch<K: Keyspace>(
     desk: &mut Desk<'_, '_, K>,
 ) -> Result<(), Pending> {
     let args = Args::<4>::of(words);
-    if args.len() != 2 && args.len() != 3 {
-        desk.answer(false, ERROR);
+    if !desk.takes(args.len(), 2..=3) {
+        desk.answer_wrong_count();
         return Ok(());
     }
-    let noreply = args.noreply();
+    let noreply = words.noreply();
     let key = args[0];
     if key.len() > KEY_LEN_MAX {
         desk.answer(noreply, BAD_FORMAT);
         return Ok(());
     }
-    let Some(seconds) = parse_i64(args[1]) else {
+    let Some(seconds) = parse_expiration(args[1], desk.is_newer()) else {
         desk.answer(noreply, b"CLIENT_ERROR invalid exptime argument");
         return Ok(());
     };
@@ -108,17 +109,18 @@ pub(super) fn count<K: Keyspace>(
     desk: &mut Desk<'_, '_, K>,
 ) -> Result<(), Pending> {
     let args = Args::<4>::of(words);
-    if args.len() != 2 && args.len() != 3 {
-        desk.answer(false, ERROR);
+    if !desk.takes(args.len(), 2..=3) {
+        desk.answer_wrong_count();
         return Ok(());
     }
-    let noreply = args.noreply();
+    let noreply = words.noreply();
     let key = args[0];
     if key.len() > KEY_LEN_MAX {
         desk.answer(noreply, BAD_FORMAT);
         return Ok(());
     }
-    let Some(delta) = parse_u64(args[1]) else {
+    let is_plain = !desk.is_newer() || args[1][0].is_ascii_digit();
+    let Some(delta) = parse_u64(args[1]).filter(|_| is_plain) else {
         desk.answer(noreply, b"CLIENT_ERROR invalid numeric delta argument");
         return Ok(());
     };

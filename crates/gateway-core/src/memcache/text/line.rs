@@ -49,6 +49,11 @@ impl<'a> Words<'a> {
         Words { rest: text }
     }
 
+    /// Whether the last one asks for no reply.
+    pub(crate) fn noreply(self) -> bool {
+        self.last() == Some(b"noreply")
+    }
+
     /// What has not been taken.
     pub(crate) fn rest(&self) -> &'a [u8] {
         self.rest

@@ -29,12 +29,15 @@ use super::meta;
 use super::mutate::Mode;
 use crate::keyspace::{Keyspace, Pending};
 use crate::session::{Driven, Session, Wants, is_work_done};
-use crate::world::{Command, Done, Ending, Role, World};
+use crate::world::{Command, Done, Ending, Release, Role, World};
 use line::{Line, Words};
 
 /// A line this long that has not ended is a command only if it reads many
 /// keys.
 const LINE_LEN_MAX: usize = 2048;
+
+/// A line that is shorter, with its end, is no command to the newer memcached.
+const LINE_LEN_MIN: usize = 4;
 
 pub(super) const ERROR: &[u8] = b"ERROR";
 pub(super) const BAD_FORMAT: &[u8] = b"CLIENT_ERROR bad command line format";
@@ -120,6 +123,24 @@ impl<K: Keyspace> Desk<'_, '_, K> {
         }
     }
 
+    /// Whether answers are those of memcached 1.6.45 where they contradict 1.6.18's: a
+    /// table of both is in `tests/all/memcache_releases.rs`.
+    pub(super) fn is_newer(&self) -> bool {
+        self.world.settings.release == Release::V1_6_45
+    }
+
+    /// Whether a command has enough words behind its name, and not too many: the newer
+    /// memcached does not look at what is too much.
+    pub(super) fn takes(&self, count: usize, legal: std::ops::RangeInclusive<usize>) -> bool {
+        count >= *legal.start() && (self.is_newer() || count <= *legal.end())
+    }
+
+    /// Answers a command that has not.
+    pub(super) fn answer_wrong_count(&mut self) {
+        let error = if self.is_newer() { BAD_FORMAT } else { ERROR };
+        self.answer(false, error);
+    }
+
     /// Tells the observer how a command on an item ended.
     pub(super) fn done(&mut self, command: Command, ending: Ending, key: &[u8], value_len: usize) {
         self.world.observer.done(&Done {
@@ -193,6 +214,16 @@ impl TextSession {
         let state = &mut self.state;
         let before = self.empty.take();
         let done = Step::Done(line.len);
+        if desk.is_newer() {
+            if line.len < LINE_LEN_MIN {
+                desk.answer(false, BAD_FORMAT);
+                return Ok(done);
+            }
+            if line.text.starts_with(b" ") || word == b"bget" {
+                desk.answer(false, ERROR);
+                return Ok(done);
+            }
+        }
         desk.role = desk.world.settings.role(self.user);
         if desk.role < Role::Admin && desk.role < role_of(word) {
             // Commands with values refuse those, too.
@@ -245,7 +276,7 @@ impl TextSession {
                 }
             }
             b"quit" => return Ok(Step::Close(line.len)),
-            _ if is_http(word, words) => return Ok(Step::Close(line.len)),
+            _ if is_http(word, words, desk.is_newer()) => return Ok(Step::Close(line.len)),
             _ => desk.answer(false, ERROR),
         }
         Ok(done)
@@ -276,12 +307,18 @@ impl TextSession {
     }
 }
 
-/// Whether a browser talks to us, or somebody makes one do so. memcached looks
-/// for it where it has no command with the first letter.
-fn is_http(word: &[u8], words: Words<'_>) -> bool {
-    word.len() > 1
-        && !b"gsacidt".contains(&word[0])
-        && words.last().unwrap_or(word).starts_with(b"HTTP/")
+/// Whether a browser talks to us, or somebody makes one do so. The older memcached looks
+/// for it where it has no command with the first letter, the newer one behind any word.
+fn is_http(word: &[u8], words: Words<'_>, is_newer: bool) -> bool {
+    let is_head = |word: &[u8]| word.starts_with(b"HTTP/");
+    match is_newer {
+        true => words.last().is_some_and(is_head),
+        false => {
+            word.len() > 1
+                && !b"gsacidt".contains(&word[0])
+                && is_head(words.last().unwrap_or(word))
+        }
+    }
 }
 
 impl Session for TextSession {

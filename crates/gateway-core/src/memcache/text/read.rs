@@ -5,12 +5,12 @@
 //! be longer than any buffer, and is then read as it comes.
 
 use super::line::{Line, Words};
-use super::{BAD_FORMAT, Desk, ERROR, LINE_LEN_MAX, State, Step};
+use super::{BAD_FORMAT, Desk, LINE_LEN_MAX, State, Step};
 use crate::keyspace::{Access, Decision, Fault, Item, Keyspace, Pending, Ready as _, Updated};
 use crate::memcache::KEY_LEN_MAX;
-use crate::memcache::expiry::text_expiry_ms;
+use crate::memcache::expiry::{parse_expiration, text_expiry_ms};
 use crate::memcache::mutate::{self, put_fault};
-use crate::memcache::number::{parse_i64, put_u64};
+use crate::memcache::number::put_u64;
 use crate::world::{Command, Done, Ending};
 
 /// Keys that go to the keyspace together.
@@ -72,7 +72,7 @@ pub(super) fn start<K: Keyspace>(
 ) -> Result<Step, Pending> {
     let all = words;
     let Some(key) = words.next() else {
-        desk.answer(false, ERROR);
+        desk.answer_wrong_count();
         return Ok(Step::Done(line.len));
     };
     if words.rest().is_empty() && reading.touch.is_none() && key.len() <= KEY_LEN_MAX {
@@ -96,11 +96,12 @@ pub(super) fn start_touching<K: Keyspace>(
     line: Line<'_>,
     desk: &mut Desk<'_, '_, K>,
 ) -> Step {
-    let Some(word) = words.next() else {
-        desk.answer(false, ERROR);
+    let has_key = words.clone().nth(1).is_some();
+    let Some(word) = words.next().filter(|_| has_key || !desk.is_newer()) else {
+        desk.answer_wrong_count();
         return Step::Done(line.len);
     };
-    let touch = parse_i64(word);
+    let touch = parse_expiration(word, desk.is_newer());
     if touch.is_none() {
         desk.answer(false, b"CLIENT_ERROR invalid exptime argument");
         return Step::Done(line.len);
@@ -135,7 +136,10 @@ pub(super) fn start_touching_long<K: Keyspace>(
     input: &[u8],
     desk: &mut Desk<'_, '_, K>,
 ) -> Step {
-    let touch = words.next().and_then(parse_i64);
+    let is_newer = desk.is_newer();
+    let touch = words
+        .next()
+        .and_then(|word| parse_expiration(word, is_newer));
     if touch.is_none() {
         desk.answer(false, b"CLIENT_ERROR invalid exptime argument");
         *state = State::SkipLine;

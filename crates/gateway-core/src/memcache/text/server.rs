@@ -14,14 +14,14 @@ use crate::world::{
 /// `version`.
 pub(super) fn version<K: Keyspace>(desk: &mut Desk<'_, '_, K>) {
     desk.out.extend_from_slice(b"VERSION ");
-    desk.answer(false, desk.world.settings.version.as_bytes());
+    desk.answer(false, desk.world.settings.release.version().as_bytes());
 }
 
 /// `verbosity <level> [noreply]`.
 pub(super) fn verbosity<K: Keyspace>(words: Words<'_>, desk: &mut Desk<'_, '_, K>) {
     let args = Args::<3>::of(words);
-    if args.len() != 1 && args.len() != 2 {
-        desk.answer(false, ERROR);
+    if !desk.takes(args.len(), 1..=2) {
+        desk.answer_wrong_count();
         return;
     }
     let Some(level) = parse_u32(args[0]) else {
@@ -39,11 +39,11 @@ pub(super) fn flush_all<K: Keyspace>(
     desk: &mut Desk<'_, '_, K>,
 ) -> Result<(), Pending> {
     let args = Args::<3>::of(words);
-    if args.len() > 2 {
-        desk.answer(false, ERROR);
+    if !desk.takes(args.len(), 0..=2) {
+        desk.answer_wrong_count();
         return Ok(());
     }
-    let noreply = args.noreply();
+    let noreply = words.noreply();
     let mut seconds = 0;
     if args.len() != usize::from(noreply) {
         let Some(parsed) = parse_i64(args[0]) else {
@@ -236,7 +236,11 @@ pub(super) fn watch<K: Keyspace>(
 /// `shutdown [graceful]`; whether the connection is to be closed.
 pub(super) fn shutdown<K: Keyspace>(words: Words<'_>, desk: &mut Desk<'_, '_, K>) -> bool {
     if !desk.world.settings.shutdown_allowed {
-        desk.answer(false, b"ERROR: shutdown not enabled");
+        let words: &[u8] = match desk.is_newer() {
+            true => b"SERVER_ERROR: shutdown not enabled",
+            false => b"ERROR: shutdown not enabled",
+        };
+        desk.answer(false, words);
         return false;
     }
     let args = Args::<2>::of(words);

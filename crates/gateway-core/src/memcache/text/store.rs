@@ -1,7 +1,7 @@
 //! set, add, replace, append, prepend, cas.
 
 use super::line::{Args, Line, Words};
-use super::{BAD_DATA_CHUNK, BAD_FORMAT, Desk, ERROR, State, Step, TOO_LARGE, put_not_allowed};
+use super::{BAD_DATA_CHUNK, BAD_FORMAT, Desk, State, Step, TOO_LARGE, put_not_allowed};
 use crate::keyspace::{Keyspace, Pending, Ready as _};
 use crate::memcache::KEY_LEN_MAX;
 use crate::memcache::expiry::text_expiry_ms;
@@ -21,7 +21,7 @@ struct Announced<'a> {
     compare: u64,
 }
 
-fn announced<'a>(words: &[&'a [u8]], mode: Mode) -> Option<Announced<'a>> {
+fn announced<'a>(words: &[&'a [u8]], mode: Mode, is_newer: bool) -> Option<Announced<'a>> {
     let key = words[0];
     if key.len() > KEY_LEN_MAX {
         return None;
@@ -30,16 +30,22 @@ fn announced<'a>(words: &[&'a [u8]], mode: Mode) -> Option<Announced<'a>> {
         key,
         client_flags: parse_u32(words[1])?,
         expiration: parse_i64(words[2])?,
-        value_len: value_len(words[3])?,
+        value_len: value_len(words[3], is_newer)?,
         compare: match mode {
-            Mode::Cas => parse_u64(words[4])?,
+            Mode::Cas => {
+                let is_plain = |word: &&&[u8]| !is_newer || word[0].is_ascii_digit();
+                parse_u64(words.get(4).filter(is_plain)?)?
+            }
             _ => 0,
         },
     })
 }
 
-/// The length of a value that a line announces.
-pub(in crate::memcache) fn value_len(word: &[u8]) -> Option<usize> {
+/// The length of a value that a line announces. The newer memcached takes digits only.
+pub(in crate::memcache) fn value_len(word: &[u8], is_newer: bool) -> Option<usize> {
+    if is_newer && !word[0].is_ascii_digit() {
+        return None;
+    }
     let len = parse_i64(word).filter(|&len| len <= ANNOUNCED_LEN_MAX)?;
     usize::try_from(len).ok()
 }
@@ -76,9 +82,9 @@ pub(super) fn unfinished(input: &[u8]) -> Option<(usize, bool)> {
     let args = Args::<7>::of(words);
     let (len, noreply) = match word {
         b"set" | b"add" | b"replace" | b"append" | b"prepend" | b"cas" => {
-            (value_len(args.get(3)?)?, args.noreply())
+            (value_len(args.get(3)?, false)?, words.noreply())
         }
-        b"ms" => (value_len(args.get(1)?)?, false),
+        b"ms" => (value_len(args.get(1)?, false)?, false),
         _ => return None,
     };
     let left = (line.len + len + 2).checked_sub(input.len())?;
@@ -96,14 +102,23 @@ pub(super) fn store<K: Keyspace>(
     desk: &mut Desk<'_, '_, K>,
 ) -> Result<Step, Pending> {
     let args = Args::<7>::of(words);
-    let least = if mode == Mode::Cas { 5 } else { 4 };
-    if args.len() != least && args.len() != least + 1 {
-        desk.answer(false, ERROR);
+    let is_newer = desk.is_newer();
+    let least = match mode {
+        // Without a number to compare with, the value is skipped.
+        Mode::Cas if !is_newer => 5,
+        _ => 4,
+    };
+    if !desk.takes(args.len(), least..=least + 1) {
+        desk.answer_wrong_count();
         return Ok(Step::Done(line.len));
     }
-    let noreply = args.noreply();
-    let Some(announced) = announced(&args, mode) else {
-        desk.answer(noreply, BAD_FORMAT);
+    let noreply = words.noreply();
+    let Some(announced) = announced(&args, mode, is_newer) else {
+        let value_len = value_len(args[3], is_newer).filter(|_| is_newer);
+        desk.answer(noreply && (!is_newer || value_len.is_some()), BAD_FORMAT);
+        if let Some(value_len) = value_len {
+            *state = State::Swallow(value_len + 2);
+        }
         return Ok(Step::Done(line.len));
     };
     let command = if mode == Mode::Cas {

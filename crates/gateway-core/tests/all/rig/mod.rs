@@ -15,7 +15,7 @@ use trefoil_gateway_core::keyspace::{
 use trefoil_gateway_core::memory::MemoryKeyspace;
 use trefoil_gateway_core::session::{Session, Wants};
 use trefoil_gateway_core::world::{
-    Client, Command, Done, Ending, Introduction, Isolation, Now, Observer, Progress, Role,
+    Client, Command, Done, Ending, Introduction, Isolation, Now, Observer, Progress, Release, Role,
     ServerRequest, Settings, SlowCommand, World,
 };
 use trefoil_layout::Version;
@@ -289,7 +289,7 @@ impl<S: Session> Rig<S> {
                 shutdown_allowed: false,
                 authentication: false,
                 admin_commands: true,
-                version: "1.6.18",
+                release: Release::V1_6_18,
                 connections_max: 1024,
                 idle_timeout: None,
                 thread_count: 1,

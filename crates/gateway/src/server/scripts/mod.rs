@@ -13,10 +13,12 @@ mod json;
 
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use trefoil_gateway_core::resp::{ScriptHash, ScriptJob};
 
+/// How far threads of scripts stand behind event loops: a third of their weight.
+const NICENESS: i32 = 5;
 /// Threads of one event loop.
 const THREADS_MAX: usize = 2;
 /// Scripts of one event loop that wait for a thread.
@@ -120,6 +122,8 @@ struct Shared {
     wake: Box<dyn Fn() + Send + Sync>,
     /// There is something in `done`.
     has_done: AtomicBool,
+    /// Jobs that wait or are being executed.
+    job_count: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -141,6 +145,7 @@ impl Executor {
                 changed: Condvar::new(),
                 wake: Box::new(wake),
                 has_done: AtomicBool::new(false),
+                job_count: AtomicUsize::new(0),
             }),
             done: HashMap::new(),
         }
@@ -157,6 +162,7 @@ impl Executor {
             return Err(job);
         }
         state.waiting.push_back((connection, job));
+        self.shared.job_count.fetch_add(1, Ordering::Relaxed);
         if state.waiting.len() > state.idle && state.threads < THREADS_MAX {
             let shared = Arc::clone(&self.shared);
             let thread = std::thread::Builder::new()
@@ -167,6 +173,7 @@ impl Executor {
                 Err(error) if state.threads == 0 => {
                     tracing::error!(%error, "no thread for scripts");
                     let last = state.waiting.pop_back();
+                    self.shared.job_count.fetch_sub(1, Ordering::Relaxed);
                     return last.map_or(Ok(()), |(_, job)| Err(job));
                 }
                 Err(_) => {}
@@ -197,6 +204,11 @@ impl Executor {
         }
     }
 
+    /// Whether anything waits or is being executed.
+    pub(super) fn is_busy(&self) -> bool {
+        self.shared.job_count.load(Ordering::Relaxed) > 0
+    }
+
     pub(super) fn take(&mut self, connection: u64) -> Option<Box<ScriptJob>> {
         self.done.remove(&connection)
     }
@@ -205,7 +217,10 @@ impl Executor {
     pub(super) fn forget(&mut self, connection: u64) {
         self.done.remove(&connection);
         let mut state = self.shared.lock();
+        let before = state.waiting.len();
         state.waiting.retain(|(waiting, _)| *waiting != connection);
+        let gone = before - state.waiting.len();
+        self.shared.job_count.fetch_sub(gone, Ordering::Relaxed);
         drop(state);
         // Nobody waits for what it is about.
         self.shared.running.stop(connection);
@@ -226,6 +241,9 @@ impl Shared {
     }
 
     fn work(&self) {
+        // Event loops go first. Of the calling thread only; it may not be allowed, and is
+        // no condition.
+        let _ = rustix::process::setpriority_process(None, NICENESS);
         let mut state = self.lock();
         while !state.is_ending {
             let Some((connection, job)) = state.waiting.pop_front() else {
@@ -244,6 +262,7 @@ impl Shared {
             // Nothing is kept between scripts.
             let job = catch_unwind(AssertUnwindSafe(|| engine::execute(job, &is_unwanted)));
             self.running.end(connection);
+            self.job_count.fetch_sub(1, Ordering::Relaxed);
             let job = job.inspect_err(|_| tracing::error!("a script panicked"));
             state = self.lock();
             state.done.push((connection, job.ok()));

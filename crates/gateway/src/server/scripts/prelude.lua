@@ -35,12 +35,13 @@ local function look_if(len)
   if len > MUCH then look() end
 end
 
-local function length(list, level)
+-- What is no table is for the function itself to refuse.
+local function look_at(list, level)
+  if type(list) ~= "table" then return end
   local len = #list
   -- A few values far apart pass for a long table.
   if len > TABLE_LEN_MAX then raw_error("the table is too long", level + 1) end
   look_if(len)
-  return len
 end
 
 local function position(name, at, level)
@@ -56,27 +57,25 @@ table.insert = function(...)
   local list, at = ...
   if select("#", ...) > 2 and type(list) == "table" then
     position("insert", at, 2)
-    length(list, 2)
+    look_at(list, 2)
   end
   return raw_insert(...)
 end
 table.remove = function(...)
   local list, at = ...
   -- What is not there is not removed.
-  if at ~= nil and type(list) == "table" then length(list, 2) end
+  if at ~= nil then look_at(list, 2) end
   return raw_remove(...)
 end
 table.concat = function(list, ...)
-  if type(list) == "table" then length(list, 2) end
+  look_at(list, 2)
   look()
   return raw_concat(list, ...)
 end
 -- By a function of Lua's in any case: it is that which ends a sort that takes too long.
 table.sort = function(list, less, ...)
-  if type(list) == "table" then
-    length(list, 2)
-    look()
-  end
+  look_at(list, 2)
+  look()
   local function compare(a, b) return a < b end
   if type(less) == "function" then
     compare = function(a, b) return (less(a, b)) end
@@ -181,6 +180,18 @@ redis = {
 -- Functions get theirs as arguments.
 if not raw_register then KEYS, ARGV = KEYS_, ARGV_ end
 
+-- What a function may be registered with by name: of which type, and Redis's words where it
+-- is not.
+local NAMED = {
+  function_name = { "string",
+    "function_name argument given to redis.register_function must be a string" },
+  description = { "string",
+    "description argument given to redis.register_function must be a string" },
+  callback = { "function",
+    "callback argument given to redis.register_function must be a function" },
+  flags = { "table",
+    "flags argument to redis.register_function must be a table representing function flags" },
+}
 local functions = {}
 local function given(is_right, words)
   if not is_right then raw_error({ err = "ERR " .. words }, 0) end
@@ -196,31 +207,17 @@ local function register(...)
   if count == 1 then
     given(type(name) == "table", "calling redis.register_function with a single argument " ..
       "is only applicable to Lua table (representing named arguments).")
-    local named = name
-    name, callback = nil, nil
+    local named, taken = name, {}
     for word, value in next, named do
       -- Numbers pass for strings, as they do everywhere.
       if type(value) == "number" then value = tostring(value) end
-      if word == "function_name" then
-        given(type(value) == "string",
-          "function_name argument given to redis.register_function must be a string")
-        name = value
-      elseif word == "description" then
-        given(type(value) == "string",
-          "description argument given to redis.register_function must be a string")
-        description = value
-      elseif word == "callback" then
-        given(type(value) == "function",
-          "callback argument given to redis.register_function must be a function")
-        callback = value
-      elseif word == "flags" then
-        given(type(value) == "table",
-          "flags argument to redis.register_function must be a table representing function flags")
-        flags = value
-      else
-        given(false, "unknown argument given to redis.register_function")
-      end
+      local known = type(word) == "string" and rawget(NAMED, word)
+      given(known, "unknown argument given to redis.register_function")
+      given(type(value) == known[1], known[2])
+      taken[word] = value
     end
+    name, callback = taken.function_name, taken.callback
+    description, flags = taken.description, taken.flags
     given(name, "redis.register_function must get a function name argument")
     given(callback, "redis.register_function must get a callback argument")
   else
