@@ -21,6 +21,9 @@
 //! | [`producer`] | a client's steps, without I/O |
 //! | [`merge`] | the server: which request is next, without I/O |
 //! | [`queue`], [`worker`] | both sides over memory objects, with bells |
+//! | [`durable`] | the server of a queue with a journal: acknowledged is persistent |
+//! | [`carrier`] | what a client sees, whatever carries its requests |
+//! | [`shared`], [`delegate`] | one connection for many threads, and for many processes |
 //! | [`mutants`] | rules to be broken in tests |
 //!
 //! # Thread safety
@@ -62,7 +65,10 @@
 //! that is executed doubles it again. Full is each lane for itself.
 
 mod bell;
+pub mod carrier;
 mod consumer;
+pub mod delegate;
+pub mod durable;
 pub mod lane;
 pub mod merge;
 pub mod mutants;
@@ -70,12 +76,18 @@ pub mod order;
 pub mod producer;
 pub mod queue;
 pub mod service;
+pub mod shared;
 pub mod slot;
 pub mod words;
 pub mod worker;
 
-pub use merge::{Counts, Merge, Step};
+pub use carrier::Carrier;
+pub use delegate::{Delegate, DelegateError};
+pub use durable::{DurableError, DurableService, DurableWorker};
+pub use lane::CommitBy;
+pub use merge::{Counts, Merge, Step, Taken};
 pub use producer::{Committed, Producer, Refused};
 pub use queue::{NoAnswer, Queue};
 pub use service::{Answer, AnswerTooLong, Request, Service};
+pub use shared::Shared;
 pub use worker::{Invitation, Options, SetUpError, Worker};

@@ -1,5 +1,6 @@
 //! The ordered queue under a simulator, and its sides in real threads and processes.
 
+mod durable;
 mod mutants;
 mod promise;
 mod real;
