@@ -1,7 +1,9 @@
 //! The ordered queue under a simulator, and its sides in real threads and processes.
 
+mod conformance;
 mod durable;
 mod mutants;
 mod promise;
 mod real;
+mod recorder;
 mod sim;
