@@ -156,7 +156,7 @@ impl<W: Atomics> Consumer<W> {
     /// The sequence at the cursor is done with. Its slot is free, unless an earlier one
     /// is still needed: it follows that one then.
     pub(crate) fn free(&mut self) {
-        if self.taken == 0 {
+        if self.taken == 0 || mutants::is(Mutant::SkipFreesTaken) {
             lane::set_executed(&self.words, self.cursor);
             self.is_news = true;
         }
@@ -166,6 +166,9 @@ impl<W: Atomics> Consumer<W> {
 
     /// The sequence at the cursor was taken; its slot is held until it is completed.
     pub(crate) fn take(&mut self) {
+        if mutants::is(Mutant::FreedWhenTaken) {
+            lane::set_executed(&self.words, self.cursor);
+        }
         self.taken += 1;
         self.cursor += 1;
         self.claimed = None;

@@ -47,6 +47,9 @@
 //!    client's lane and no other.
 //! 7. **An orderly end loses nothing.** The server closes each turn by compare-and-swap;
 //!    what is published before is executed, what comes later is refused.
+//! 8. **What is taken is held.** A server that takes requests and executes them later frees
+//!    their slots when they are executed, and no later slot of that lane before, also not
+//!    that of a claim which it skips meanwhile.
 //!
 //! # What a hostile client can do to others
 //! Slots, turns and answers of a lane are mapped by its client and the server alone. So
@@ -82,7 +85,7 @@ pub mod words;
 pub mod worker;
 
 pub use carrier::Carrier;
-pub use delegate::{Delegate, DelegateError};
+pub use delegate::{Delegate, DelegateError, Forwarder};
 pub use durable::{DurableError, DurableService, DurableWorker};
 pub use lane::CommitBy;
 pub use merge::{Counts, Merge, Step, Taken};

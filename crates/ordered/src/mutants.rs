@@ -36,11 +36,21 @@ pub enum Mutant {
     AllBroken,
     /// 7: at its end, the server closes a lane whatever was decided meanwhile.
     ClosedBlindly,
+    /// 8: a slot is free when its request is taken.
+    FreedWhenTaken,
+    /// 8: a skip frees its slot, and all earlier ones with it.
+    SkipFreesTaken,
+    /// Of a delegate, 1: a request is acknowledged when it is forwarded.
+    DelegateAcknowledgesEarly,
+    /// Of a delegate, 2: a request is completed when it is forwarded.
+    DelegateCompletesEarly,
+    /// Of a delegate, 3: what is refused for now is not offered again.
+    DelegateForgets,
 }
 
 impl Mutant {
     /// Every mutant.
-    pub const ALL: [Mutant; 14] = [
+    pub const ALL: [Mutant; 19] = [
         Mutant::ClaimedLate,
         Mutant::PublishedBlindly,
         Mutant::SkippedBlindly,
@@ -55,6 +65,11 @@ impl Mutant {
         Mutant::SumIgnored,
         Mutant::AllBroken,
         Mutant::ClosedBlindly,
+        Mutant::FreedWhenTaken,
+        Mutant::SkipFreesTaken,
+        Mutant::DelegateAcknowledgesEarly,
+        Mutant::DelegateCompletesEarly,
+        Mutant::DelegateForgets,
     ];
 }
 

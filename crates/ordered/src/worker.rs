@@ -238,6 +238,11 @@ impl Worker {
         }
     }
 
+    /// The lanes, and the clock by which they are looked at.
+    pub(crate) fn merge_and_clock(&mut self) -> (&mut Merge<Mapped>, fn() -> u64) {
+        (&mut self.merge, monotonic_ns)
+    }
+
     /// Takes the next request of the order; see [`Merge::take`].
     #[inline]
     pub fn take(&mut self, into: impl FnOnce(Taken, &[u8])) -> Step {

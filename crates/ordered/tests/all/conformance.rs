@@ -189,7 +189,7 @@ fn once_and_in_the_order_of_each_client(kind: Kind) {
         for (at, mut client) in clients.into_iter().enumerate() {
             scope.spawn(move || {
                 let mut answer = Vec::new();
-                let mut seen = 0;
+                let mut seen = None;
                 for number in 0..REQUESTS {
                     let nilext = number % 5 != 0;
                     let sent = submit(&mut client, &request(at, number), nilext);
@@ -201,8 +201,8 @@ fn once_and_in_the_order_of_each_client(kind: Kind) {
                             .answer(sent, &mut answer, PATIENCE)
                             .expect("a server");
                         let place = u64::from_le_bytes(answer[..].try_into().expect("eight"));
-                        assert!(place > seen, "places in the order grow");
-                        seen = place;
+                        assert!(Some(place) > seen, "places in the order grow");
+                        seen = Some(place);
                         let again = client.answer(sent, &mut answer, PATIENCE);
                         assert_eq!(again, Err(NoAnswer::NotOwed));
                     }
@@ -262,9 +262,11 @@ fn full_is_withheld_and_nothing_is_dropped(kind: Kind) {
     let mut running = start(kind, 2, 0);
     running.pause.store(true, Ordering::SeqCst);
     let mut clients = std::mem::take(&mut running.clients);
-    let mut accepted = Vec::new();
+    // The worker is amid this one from now on.
+    let first = submit(&mut clients[0], &request(0, 0), true);
+    clients[0].committed(first, PATIENCE).expect("a server");
+    let mut accepted = vec![request(0, 0)];
     let mut last = None;
-    // Lanes of a delegate, and its own, are filled one after the other.
     let mut refusals = 0;
     let mut number = 0;
     while refusals < 200 {
@@ -371,19 +373,22 @@ fn a_client_dead_amid_a_slot_stalls_nobody(kind: Kind) {
     let (order, lane) = words(&dead);
     let mut producer = Producer::new(lane, dead.terms);
     let mut waits_us = Vec::new();
+    let mut unpublished = None;
     for round in 0..20 {
-        let written = producer.write(1, b"never", true);
-        if written.is_ok() && producer.claim().is_ok() {
-            producer.ticket(&order).expect("in order");
+        // Back from the dead, it finds its last one skipped, and dies amid another one.
+        if let Some((written, position)) = unpublished.take() {
+            let published = producer.publish(written, position);
+            assert_eq!(published, Err(Refused::Skipped));
         }
+        let written = producer.write(1, b"never", true).expect("room");
+        producer.claim().expect("open");
+        let position = producer.ticket(&order).expect("in order");
+        unpublished = Some((written, position));
         let start = Instant::now();
         let sent = submit(&mut clients[0], &request(0, round), false);
-        clients[0]
-            .answer(sent, &mut Vec::new(), PATIENCE)
-            .expect("a server");
+        let answered = clients[0].answer(sent, &mut Vec::new(), PATIENCE);
+        answered.expect("a server");
         waits_us.push(start.elapsed().as_micros());
-        // Its next claim, as a client that does so again and again.
-        producer = Producer::new(words(&dead).1, dead.terms);
     }
     println!("{kind:?}: others waited, in microseconds: {waits_us:?}");
     drop(clients);
