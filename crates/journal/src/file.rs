@@ -127,11 +127,15 @@ pub fn open(
 }
 
 /// Makes a whole journal beside its place, and moves it there. One that is there stays.
+/// What an earlier attempt has left is used again.
 fn create(path: &Path, (queue, salt): (u64, u64), len: u64) -> Result<(), JournalError> {
     let blocks = (len / BLOCK_LEN as u64).max(COPIES + BLOCK_COUNT_MIN);
-    let fresh = beside(path, &format!("new-{}", std::process::id()));
-    let made = fill(&fresh, blocks).and_then(|()| {
-        let mut disk = FileDisk::open(&fresh, Flush::Cached)?;
+    let fresh = beside(path, "new");
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+    let mode = Mode::RUSR | Mode::WUSR;
+    drop(rustix::fs::open(&fresh, flags, mode).map_err(|e| failed(&fresh, "make", e.into()))?);
+    let mut disk = FileDisk::open(&fresh, Flush::Cached)?;
+    let made = fill(&disk, blocks).and_then(|()| {
         Log::format(&mut disk, queue, salt)?;
         disk.file
             .sync_all()
@@ -156,23 +160,21 @@ fn create(path: &Path, (queue, salt): (u64, u64), len: u64) -> Result<(), Journa
 
 /// Writes zeros to all of a fresh file: its room is taken, and later commits find blocks
 /// that have been written.
-fn fill(fresh: &Path, blocks: u64) -> Result<(), JournalError> {
+fn fill(disk: &FileDisk, blocks: u64) -> Result<(), JournalError> {
     let bytes = blocks * BLOCK_LEN as u64;
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
-    let mode = Mode::RUSR | Mode::WUSR;
-    let file = rustix::fs::open(fresh, flags, mode)
-        .map_err(|error| failed(fresh, "make", error.into()))?;
-    let file = File::from(file);
+    let no_space = |source| JournalError::NoSpace {
+        name: disk.path.display().to_string(),
+        bytes,
+        source,
+    };
+    disk.file.set_len(0).map_err(no_space)?;
     let zeros = Blocks::new(FRESH_BLOCKS);
     let mut at = 0;
     while at < bytes {
         let len = (bytes - at).min(zeros.bytes().len() as u64);
-        file.write_all_at(&zeros.bytes()[..len as usize], at)
-            .map_err(|source| JournalError::NoSpace {
-                name: fresh.display().to_string(),
-                bytes,
-                source,
-            })?;
+        disk.file
+            .write_all_at(&zeros.bytes()[..len as usize], at)
+            .map_err(no_space)?;
         at += len;
     }
     Ok(())

@@ -188,6 +188,19 @@ fn a_state_is_replaced_as_one_with_its_position() {
     }
 }
 
+#[test]
+fn an_attempt_that_was_killed_is_made_anew() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("journal");
+    let left = folder.path().join("journal.new");
+    std::fs::write(&left, vec![7; 2 << 20]).expect("a file");
+    let (log, replayed) = open(&path, 0).expect("a journal");
+    assert!(replayed.is_empty() && log.last_position() == 0);
+    assert!(!left.exists());
+    let len = std::fs::metadata(&path).expect("a file").len();
+    assert_eq!(len, LEN, "nothing of it is left");
+}
+
 /// On a file system of 512 KiB, in namespaces of its own.
 #[test]
 fn a_full_disk_is_told_before_anything_is_taken() {
