@@ -46,11 +46,22 @@ pub enum Mutant {
     DelegateCompletesEarly,
     /// Of a delegate, 3: what is refused for now is not offered again.
     DelegateForgets,
+    /// Of marks, 1: a mutation is marked after it was published. A rule of the client's.
+    MarkedLate,
+    /// Of marks, 2: a mark is cleared before its mutation is executed. A rule of the
+    /// service's.
+    ClearedEarly,
+    /// Of marks, 3: a reader looks at marks after it has read.
+    MarksLast,
+    /// Of marks, 4: a reader does not look at the directory.
+    DirectoryIgnored,
+    /// Of marks, 5: what was refused stays marked.
+    NotWithdrawn,
 }
 
 impl Mutant {
     /// Every mutant.
-    pub const ALL: [Mutant; 19] = [
+    pub const ALL: [Mutant; 24] = [
         Mutant::ClaimedLate,
         Mutant::PublishedBlindly,
         Mutant::SkippedBlindly,
@@ -70,6 +81,11 @@ impl Mutant {
         Mutant::DelegateAcknowledgesEarly,
         Mutant::DelegateCompletesEarly,
         Mutant::DelegateForgets,
+        Mutant::MarkedLate,
+        Mutant::ClearedEarly,
+        Mutant::MarksLast,
+        Mutant::DirectoryIgnored,
+        Mutant::NotWithdrawn,
     ];
 }
 

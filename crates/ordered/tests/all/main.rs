@@ -3,6 +3,7 @@
 mod conformance;
 mod delegates;
 mod durable;
+mod marks;
 mod mutants;
 mod promise;
 mod real;

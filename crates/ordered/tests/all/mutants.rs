@@ -70,7 +70,11 @@ fn rule_3_who_claims_anew_is_not_waited_for() {
 
 #[test]
 fn every_rule_has_its_test() {
-    let text = concat!(include_str!("mutants.rs"), include_str!("delegates.rs"));
+    let text = concat!(
+        include_str!("mutants.rs"),
+        include_str!("delegates.rs"),
+        include_str!("marks.rs")
+    );
     for mutant in Mutant::ALL {
         assert!(text.contains(&format!("Mutant::{mutant:?},")), "{mutant:?}");
     }
