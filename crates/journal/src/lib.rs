@@ -31,10 +31,10 @@
 //! 4. **Room is given back after the state is persistent** up to there, and used again when
 //!    the superblock that says so is.
 //! 5. **The superblock has two copies**, written in turn.
-//! 6. **Recovery writes the last frame again, and flushes, before it executes.** After a
-//!    flush that failed, that frame may be in the system's cache alone. Those before it were
-//!    persistent when it was begun. To write the same bytes over others is harmless, also
-//!    when it is interrupted.
+//! 6. **Recovery writes the last frame and the superblock again as they are, and flushes,
+//!    before it goes on.** After a flush that failed they may be in the system's cache alone.
+//!    The frames before were persistent when the last one was begun. To write the same bytes
+//!    over others is harmless, also when it is interrupted.
 //! 7. **After a failed write or flush nothing is acknowledged any more.** The system may
 //!    have dropped what it could not write, and report success the next time. A recovery
 //!    finds out what there is.

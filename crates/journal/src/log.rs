@@ -98,9 +98,13 @@ impl<D: Disk> Log<D> {
             is_failed: false,
         };
         log.scan()?;
+        // Rule 6, of the superblock: before the other copy is written, this one is there.
+        if !mutants::is(Mutant::NotRewritten) {
+            log.put_superblock()?;
+        }
+        log.flush()?;
         log.superblock.epoch += 1;
         log.write_superblock()?;
-        // The flush is that of the frames written again, too (rule 6).
         log.flush()?;
         if executed + 1 < superblock.tail_position {
             return Err(JournalError::StateBehind {
@@ -353,6 +357,10 @@ impl<D: Disk> Log<D> {
             true => COPIES,
             false => 1,
         };
+        self.put_superblock()
+    }
+
+    fn put_superblock(&mut self) -> Result<(), JournalError> {
         let mut block = Blocks::new(1);
         self.superblock.encode(block.bytes_mut());
         let written = self.disk.write(self.superblock.copy(), block.bytes());

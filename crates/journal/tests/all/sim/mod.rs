@@ -135,12 +135,7 @@ impl World {
                 self.execute(&mut volatile, &group);
             }
             if let Err(error) = log.commit() {
-                if matches!(error, JournalError::Io { .. }) && self.disk.is_up() {
-                    // Somebody goes on as if nothing had been.
-                    self.stats.failures += 1;
-                    self.go_on(&mut log);
-                }
-                return Err(error);
+                return Err(self.fail(error, &mut log));
             }
             self.acknowledged.extend(group.iter().map(|(_, id)| id));
             self.stats.acknowledged += group.len() as u64;
@@ -150,12 +145,15 @@ impl World {
             let is_full = group.is_empty();
             let is_due = log.is_tight() && self.dice.once_in(2) || self.dice.once_in(12);
             if is_full || is_due && !is_lazy {
-                if mutants::is(Mutant::ReleasedEarly) {
-                    log.release(volatile.position)?;
+                let is_early = mutants::is(Mutant::ReleasedEarly);
+                if !is_early {
                     self.checkpoint(&volatile)?;
-                } else {
+                }
+                if let Err(error) = log.release(volatile.position) {
+                    return Err(self.fail(error, &mut log));
+                }
+                if is_early {
                     self.checkpoint(&volatile)?;
-                    log.release(volatile.position)?;
                 }
                 self.stats.releases += 1;
             }
@@ -165,18 +163,24 @@ impl World {
         }
     }
 
-    fn go_on(&mut self, log: &mut Log<SimDisk>) {
-        for _ in 0..3 {
+    /// The life ends, but for somebody who goes on as if nothing had been.
+    fn fail(&mut self, error: JournalError, log: &mut Log<SimDisk>) -> JournalError {
+        if !matches!(error, JournalError::Io { .. }) || !self.disk.is_up() {
+            return error;
+        }
+        self.stats.failures += 1;
+        for _ in 0..8 {
             self.sent += 1;
-            let bytes = payload(self.sent, 8);
+            let bytes = payload(self.sent, self.dice.below(40_000) as usize);
             if !log.has_room(bytes.len()) {
-                return;
+                break;
             }
             log.push(1, self.sent, true, &bytes);
             if log.commit().is_ok() {
                 self.acknowledged.push(self.sent);
             }
         }
+        error
     }
 
     fn execute(&mut self, volatile: &mut State, group: &[(u64, u64)]) {
