@@ -98,15 +98,7 @@ impl<D: Disk> Log<D> {
             is_failed: false,
         };
         log.scan()?;
-        // Rule 6, of the superblock: before the other copy is written, this one is there.
-        if !mutants::is(Mutant::NotRewritten) {
-            log.put_superblock()?;
-        }
-        log.flush()?;
-        log.superblock.epoch += 1;
-        log.write_superblock()?;
-        log.flush()?;
-        if executed + 1 < superblock.tail_position {
+        if executed.saturating_add(1) < superblock.tail_position {
             return Err(JournalError::StateBehind {
                 name: log.name,
                 state: executed,
@@ -120,6 +112,15 @@ impl<D: Disk> Log<D> {
                 last: log.next_position - 1,
             });
         }
+        log.write_last_again()?;
+        // Rule 6, of the superblock: before the other copy is written, this one is there.
+        if !mutants::is(Mutant::NotRewritten) {
+            log.put_superblock()?;
+        }
+        log.flush()?;
+        log.superblock.epoch += 1;
+        log.write_superblock()?;
+        log.flush()?;
         for held in log.held.clone() {
             if held.end <= executed + 1 && !mutants::is(Mutant::ReplayedFromTail) {
                 continue;
@@ -287,7 +288,6 @@ impl<D: Disk> Log<D> {
             self.next_number += 1;
             self.next_position = head.end();
         }
-        self.write_last_again()?;
         self.look_for_later()
     }
 
