@@ -2,7 +2,8 @@
 # The longer checks: lints, memory model, interpreter, fuzzing, many more seeds.
 # FUZZ_SECONDS per target, SOAK_SEEDS, SOAK_WHOLE_SEEDS, SOAK_MOVE_SEEDS,
 # SOAK_RESIZE_SEEDS, SOAK_REPLACE_SEEDS, SOAK_SCRIPT_SEEDS, SOAK_LINKED_SEEDS,
-# SOAK_OPERATIONS, SOAK_CHAOS_S and SOAK_LOCKS_S can be set from outside; what
+# SOAK_DURABLE_KILLS, SOAK_JOURNAL_SEEDS, SOAK_OPERATIONS, SOAK_CHAOS_S and
+# SOAK_LOCKS_S can be set from outside; what
 # scripts/upgrade.sh takes, too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -18,6 +19,8 @@ linked_seeds=${SOAK_LINKED_SEEDS:-50000}
 operations=${SOAK_OPERATIONS:-20000000}
 chaos_s=${SOAK_CHAOS_S:-1800}
 locks_s=${SOAK_LOCKS_S:-300}
+durable_kills=${SOAK_DURABLE_KILLS:-1000}
+journal_seeds=${SOAK_JOURNAL_SEEDS:-1000000}
 
 nightly() {
   rustup toolchain list | grep -q '^nightly' || rustup toolchain install nightly --profile minimal
@@ -50,6 +53,15 @@ replaces() {
 etcd_outage() {
   TREFOIL_TEST_OUTAGE_S=60 \
     one_test etcd::without_etcd_nothing_fails_and_nothing_waits -p trefoil --features full
+}
+durable_kills() {
+  TREFOIL_TEST_ORDERED_KILLS=$durable_kills \
+    one_test durable::acknowledged_increments_and_appends_are_there_once_after_kill_9_at_random_moments \
+    -p trefoil-ordered
+}
+power_cuts() {
+  TREFOIL_TEST_JOURNAL_SEEDS=1000000..$((1000000 + journal_seeds)) \
+    one_test power::what_was_acknowledged_has_its_effect_once -p trefoil-journal
 }
 loom() {
   RUSTFLAGS="--cfg loom" cargo test --release --locked -p trefoil-layout --test loom --target-dir target/loom
@@ -132,6 +144,8 @@ stage "linked store, $linked_seeds seeds, maps that change all the time" \
 stage "linked store, a mutant for each safety rule" \
   cargo test --release --locked --quiet -p trefoil-linklet-core -p trefoil-linked-sim \
   --features trefoil-linked-sim/mutants --test all -- mutants:: scenarios::
+stage "durable queue, $durable_kills times kill -9" durable_kills
+stage "durable queue, power cuts, $journal_seeds seeds" power_cuts
 stage "loom" loom
 stage "Miri" miri
 stage "fuzzing, $fuzz_seconds s a target" fuzz

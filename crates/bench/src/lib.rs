@@ -14,6 +14,7 @@ pub mod look_aside;
 pub mod measure;
 pub mod median;
 pub mod memory;
+pub mod ordered;
 pub mod peer;
 pub mod report;
 pub mod scenario;

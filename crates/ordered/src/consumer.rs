@@ -38,6 +38,8 @@ pub(crate) struct Consumer<W> {
     pub(crate) is_broken: bool,
     /// Slots were freed, or answers written, that the client has not been told of.
     pub(crate) is_news: bool,
+    /// Requests that were taken and are not completed.
+    pub(crate) taken: u64,
 }
 
 /// What a look at a lane without a head has found.
@@ -73,6 +75,7 @@ impl<W: Atomics> Consumer<W> {
             is_cleared: false,
             is_broken: false,
             is_news: false,
+            taken: 0,
         }
     }
 
@@ -150,11 +153,36 @@ impl<W: Atomics> Consumer<W> {
         true
     }
 
-    /// The sequence at the cursor is done with.
+    /// The sequence at the cursor is done with. Its slot is free, unless an earlier one
+    /// is still needed: it follows that one then.
     pub(crate) fn free(&mut self) {
-        lane::set_executed(&self.words, self.cursor);
+        if self.taken == 0 || mutants::is(Mutant::SkipFreesTaken) {
+            lane::set_executed(&self.words, self.cursor);
+            self.is_news = true;
+        }
         self.cursor += 1;
         self.claimed = None;
+    }
+
+    /// The sequence at the cursor was taken; its slot is held until it is completed.
+    pub(crate) fn take(&mut self) {
+        if mutants::is(Mutant::FreedWhenTaken) {
+            lane::set_executed(&self.words, self.cursor);
+        }
+        self.taken += 1;
+        self.cursor += 1;
+        self.claimed = None;
+    }
+
+    /// A sequence that was taken is executed. They are completed in order.
+    pub(crate) fn complete(&mut self, sequence: u64) {
+        self.taken = self.taken.saturating_sub(1);
+        let executed = match self.taken {
+            // What was skipped behind it is free, too.
+            0 => self.cursor - 1,
+            _ => sequence,
+        };
+        lane::set_executed(&self.words, executed);
         self.is_news = true;
     }
 

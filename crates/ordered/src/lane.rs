@@ -6,10 +6,12 @@
 //! | 1 | epoch | server, likewise | |
 //! | 2 | client id | server, likewise | given, not claimed: a client cannot speak for another |
 //! | 3 | slot count | server, likewise | a power of two |
+//! | 4 | commit | server, likewise | what commits a request: [`CommitBy`] |
 //! | 16 | turn | client; server by compare-and-swap | who has decided what of the newest sequence: [`Turn`] |
 //! | 32 | executed | server | highest sequence that is executed or skipped: its slot is free |
 //! | 48 | sleeping | server | odd while it sleeps; every sleep has its own number |
 //! | 64 | waiting | client | odd while it sleeps, numbered likewise |
+//! | 80 | acknowledged | server | highest sequence that the server has acknowledged; used where that commits |
 //! | 512 | request slots | client | [`SLOT_LEN`] bytes each; sequence `n` stands in slot `n` modulo their count |
 //! | then | answer slots | server | as many, as long; the answer to `n` stands in slot `n` |
 //!
@@ -36,11 +38,13 @@ const WORD_MAGIC: usize = 0;
 const WORD_EPOCH: usize = 1;
 const WORD_CLIENT_ID: usize = 2;
 const WORD_SLOT_COUNT: usize = 3;
+const WORD_COMMIT: usize = 4;
 /// Of the lane; public for tests that write nonsense into it.
 pub const WORD_TURN: usize = APART;
 const WORD_EXECUTED: usize = 2 * APART;
 const WORD_SLEEPING: usize = 3 * APART;
 const WORD_WAITING: usize = 4 * APART;
+const WORD_ACKNOWLEDGED: usize = 5 * APART;
 /// Where the request slots begin.
 pub const WORD_SLOTS: usize = 512;
 
@@ -48,7 +52,7 @@ pub const WORD_SLOTS: usize = 512;
 pub const SLOT_WORDS: usize = SLOT_LEN / 8;
 const _: () = {
     assert!(APART * 8 == 128, "neighbouring lines are fetched in pairs");
-    assert!(WORD_WAITING + APART <= WORD_SLOTS);
+    assert!(WORD_ACKNOWLEDGED + APART <= WORD_SLOTS);
     assert!((WORD_SLOTS * 8).is_multiple_of(4096));
     assert!(SLOT_LEN.is_multiple_of(128) && SLOT_USED_LEN_MAX <= SLOT_LEN);
     assert!(SLOT_COUNT_DEFAULT.is_power_of_two() && SLOT_COUNT_MAX.is_power_of_two());
@@ -129,6 +133,16 @@ impl Turn {
     }
 }
 
+/// What commits a request: from then on it will be executed, whatever happens to its client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommitBy {
+    /// Its client has published it. It is lost with the server's memory.
+    Publication,
+    /// The server has acknowledged it: a durable queue when it is persistent, a delegate
+    /// when the queue behind it has it.
+    Acknowledgement,
+}
+
 /// What both sides of a lane know from the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
@@ -175,6 +189,31 @@ pub fn initialise<W: WordsMut + ?Sized>(words: &W, terms: Terms) {
     words.store(WORD_SLOT_COUNT, u64::from(terms.slot_count));
     words.store(WORD_TURN, Turn::Open(1).encode());
     words.store_release(WORD_MAGIC, MAGIC);
+}
+
+/// Says what commits requests of this lane; before its client gets it.
+pub fn set_commit_by<W: WordsMut + ?Sized>(words: &W, by: CommitBy) {
+    words.store(WORD_COMMIT, u64::from(by == CommitBy::Acknowledgement));
+}
+
+/// What commits requests of this lane.
+pub fn commit_by<W: Words + ?Sized>(words: &W) -> CommitBy {
+    match words.load(WORD_COMMIT) {
+        0 => CommitBy::Publication,
+        _ => CommitBy::Acknowledgement,
+    }
+}
+
+/// Highest sequence that the server has acknowledged.
+#[inline(always)]
+pub fn acknowledged<W: Words + ?Sized>(words: &W) -> u64 {
+    words.load_acquire(WORD_ACKNOWLEDGED)
+}
+
+/// Acknowledges everything up to this sequence.
+#[inline(always)]
+pub fn set_acknowledged<W: WordsMut + ?Sized>(words: &W, sequence: u64) {
+    words.store_release(WORD_ACKNOWLEDGED, sequence);
 }
 
 /// What the object of a lane says of itself.

@@ -21,6 +21,10 @@
 //! | [`producer`] | a client's steps, without I/O |
 //! | [`merge`] | the server: which request is next, without I/O |
 //! | [`queue`], [`worker`] | both sides over memory objects, with bells |
+//! | [`durable`] | the server of a queue with a journal: acknowledged is persistent |
+//! | [`carrier`] | what a client sees, whatever carries its requests |
+//! | [`shared`], [`delegate`] | one connection for many threads, and for many processes |
+//! | [`marks`] | how a reader past the queue misses nothing that is acknowledged; nothing uses it yet |
 //! | [`mutants`] | rules to be broken in tests |
 //!
 //! # Thread safety
@@ -44,6 +48,9 @@
 //!    client's lane and no other.
 //! 7. **An orderly end loses nothing.** The server closes each turn by compare-and-swap;
 //!    what is published before is executed, what comes later is refused.
+//! 8. **What is taken is held.** A server that takes requests and executes them later frees
+//!    their slots when they are executed, and no later slot of that lane before, also not
+//!    that of a claim which it skips meanwhile.
 //!
 //! # What a hostile client can do to others
 //! Slots, turns and answers of a lane are mapped by its client and the server alone. So
@@ -62,20 +69,30 @@
 //! that is executed doubles it again. Full is each lane for itself.
 
 mod bell;
+pub mod carrier;
 mod consumer;
+pub mod delegate;
+pub mod durable;
 pub mod lane;
+pub mod marks;
 pub mod merge;
 pub mod mutants;
 pub mod order;
 pub mod producer;
 pub mod queue;
 pub mod service;
+pub mod shared;
 pub mod slot;
 pub mod words;
 pub mod worker;
 
-pub use merge::{Counts, Merge, Step};
+pub use carrier::Carrier;
+pub use delegate::{Delegate, DelegateError, Forwarder};
+pub use durable::{DurableError, DurableService, DurableWorker};
+pub use lane::CommitBy;
+pub use merge::{Counts, Merge, Step, Taken};
 pub use producer::{Committed, Producer, Refused};
 pub use queue::{NoAnswer, Queue};
 pub use service::{Answer, AnswerTooLong, Request, Service};
+pub use shared::Shared;
 pub use worker::{Invitation, Options, SetUpError, Worker};

@@ -58,6 +58,24 @@ pub struct Counts {
     pub out_of_order: u64,
 }
 
+/// A request that was taken out of the order, to be acknowledged and executed by who has
+/// taken it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// Whose it is.
+    pub lane: LaneId,
+    /// Its place in its lane.
+    pub sequence: u64,
+    /// Its place in the order of this life of the queue.
+    pub position: u64,
+    /// Who sent it.
+    pub client_id: u64,
+    /// The client's name for it.
+    pub request_id: u64,
+    /// Whether its answer does not depend on its execution.
+    pub nilext: bool,
+}
+
 /// All lanes of a queue.
 #[derive(Debug)]
 pub struct Merge<W> {
@@ -131,7 +149,7 @@ impl<W: Atomics> Merge<W> {
     pub fn is_drained(&self, id: LaneId) -> bool {
         self.lane(id).is_none_or(|lane| {
             let is_empty = lane.end.is_some_and(|end| lane.cursor >= end);
-            lane.next.is_none() && (lane.is_broken || is_empty)
+            lane.next.is_none() && lane.taken == 0 && (lane.is_broken || is_empty)
         })
     }
 
@@ -162,27 +180,83 @@ impl<W: Atomics> Merge<W> {
 
     /// Executes the next request of the order, if it is known.
     pub fn step(&mut self, clock: impl Fn() -> u64, service: &mut impl Service) -> Step {
+        match self.find_next(clock) {
+            Ok(at) => self.execute(at, service),
+            Err(step) => step,
+        }
+    }
+
+    /// Takes the next request of the order, if it is known, and gives it to `into` with
+    /// its bytes. Its slot is held until [`Merge::complete`].
+    pub fn take(&mut self, clock: impl Fn() -> u64, into: impl FnOnce(Taken, &[u8])) -> Step {
+        let at = match self.find_next(clock) {
+            Ok(at) => at,
+            Err(step) => return step,
+        };
+        let Next { position, head } = self.pass(at);
+        let lane = self.lanes[at].as_mut().expect("a lane with a head");
+        let taken = Taken {
+            lane: LaneId(at),
+            sequence: lane.cursor,
+            position,
+            client_id: head.client_id,
+            request_id: head.request_id,
+            nilext: head.nilext,
+        };
+        into(taken, slot::payload(&lane.image, head.len));
+        lane.skips_in_row = lane.skips_in_row.saturating_sub(1);
+        lane.take();
+        Step::Executed
+    }
+
+    /// Tells the client that what was taken from its lane, up to this sequence, is
+    /// committed.
+    #[inline]
+    pub fn acknowledge(&mut self, id: LaneId, sequence: u64) {
+        if let Some(lane) = self.lanes.get_mut(id.0).and_then(Option::as_mut) {
+            lane::set_acknowledged(&lane.words, sequence);
+            lane.is_news = true;
+        }
+    }
+
+    /// A request that was taken is executed: hands over its answer, if it has one, and
+    /// frees its slot. Those of one lane are completed in the order in which they were taken.
+    pub fn complete(&mut self, taken: Taken, answer: &Answer) {
+        let Some(lane) = self.lanes.get_mut(taken.lane.0).and_then(Option::as_mut) else {
+            return;
+        };
+        if !taken.nilext {
+            let (words, len) = (answer.words(), answer.len());
+            slot::write_answer(&lane.words, lane.terms, taken.sequence, words, len);
+        }
+        lane.complete(taken.sequence);
+        self.counts.executed += 1;
+    }
+
+    /// The lane whose head is next.
+    #[inline]
+    fn find_next(&mut self, clock: impl Fn() -> u64) -> Result<usize, Step> {
         // Requests of one client often stand in a row.
         self.look_at(self.last, Depth::Marks);
         if let Some(next) = self.next_of(self.last)
             && next.position == self.expected
         {
-            return self.execute(self.last, service);
+            return Ok(self.last);
         }
         self.look(Depth::Marks);
         if self.lowest().is_none() {
             self.mark_looks += 1;
             if self.mark_looks < MARK_LOOKS {
-                return Step::Idle;
+                return Err(Step::Idle);
             }
             self.mark_looks = 0;
             self.look(Depth::Turns);
         }
         let Some((position, at)) = self.lowest() else {
-            return Step::Idle;
+            return Err(Step::Idle);
         };
         if position <= self.expected || mutants::is(Mutant::GapIgnored) {
-            return self.execute(at, service);
+            return Ok(at);
         }
         let is_new = self.target.is_none_or(|target| position > target);
         if is_new || mutants::is(Mutant::ClearedAnew) {
@@ -192,11 +266,11 @@ impl<W: Atomics> Merge<W> {
             }
         }
         if let Some(until_ns) = self.clear(&clock) {
-            return Step::Waiting { until_ns };
+            return Err(Step::Waiting { until_ns });
         }
         match self.lowest() {
-            Some((_, at)) => self.execute(at, service),
-            None => Step::Idle,
+            Some((_, at)) => Ok(at),
+            None => Err(Step::Idle),
         }
     }
 
@@ -309,10 +383,12 @@ impl<W: Atomics> Merge<W> {
         }
     }
 
-    #[inline]
-    fn execute(&mut self, at: usize, service: &mut impl Service) -> Step {
+    /// The order goes on behind this lane's head.
+    #[inline(always)]
+    fn pass(&mut self, at: usize) -> Next {
         let lane = self.lanes[at].as_mut().expect("a lane with a head");
-        let Next { position, head } = lane.next.take().expect("a lane with a head");
+        let next = lane.next.take().expect("a lane with a head");
+        let position = next.position;
         if position < self.expected {
             self.counts.out_of_order += 1;
         }
@@ -321,6 +397,13 @@ impl<W: Atomics> Merge<W> {
         }
         self.expected = self.expected.max(position.saturating_add(1));
         self.last = at;
+        next
+    }
+
+    #[inline]
+    fn execute(&mut self, at: usize, service: &mut impl Service) -> Step {
+        let Next { position, head } = self.pass(at);
+        let lane = self.lanes[at].as_mut().expect("a lane with a head");
         self.answer.clear();
         let request = Request {
             position,

@@ -36,11 +36,32 @@ pub enum Mutant {
     AllBroken,
     /// 7: at its end, the server closes a lane whatever was decided meanwhile.
     ClosedBlindly,
+    /// 8: a slot is free when its request is taken.
+    FreedWhenTaken,
+    /// 8: a skip frees its slot, and all earlier ones with it.
+    SkipFreesTaken,
+    /// Of a delegate, 1: a request is acknowledged when it is forwarded.
+    DelegateAcknowledgesEarly,
+    /// Of a delegate, 2: a request is completed when it is forwarded.
+    DelegateCompletesEarly,
+    /// Of a delegate, 3: what is refused for now is not offered again.
+    DelegateForgets,
+    /// Of marks, 1: a mutation is marked after it was published. A rule of the client's.
+    MarkedLate,
+    /// Of marks, 2: a mark is cleared before its mutation is executed. A rule of the
+    /// service's.
+    ClearedEarly,
+    /// Of marks, 3: a reader looks at marks after it has read.
+    MarksLast,
+    /// Of marks, 4: a reader does not look at the directory.
+    DirectoryIgnored,
+    /// Of marks, 5: what was refused stays marked.
+    NotWithdrawn,
 }
 
 impl Mutant {
     /// Every mutant.
-    pub const ALL: [Mutant; 14] = [
+    pub const ALL: [Mutant; 24] = [
         Mutant::ClaimedLate,
         Mutant::PublishedBlindly,
         Mutant::SkippedBlindly,
@@ -55,6 +76,16 @@ impl Mutant {
         Mutant::SumIgnored,
         Mutant::AllBroken,
         Mutant::ClosedBlindly,
+        Mutant::FreedWhenTaken,
+        Mutant::SkipFreesTaken,
+        Mutant::DelegateAcknowledgesEarly,
+        Mutant::DelegateCompletesEarly,
+        Mutant::DelegateForgets,
+        Mutant::MarkedLate,
+        Mutant::ClearedEarly,
+        Mutant::MarksLast,
+        Mutant::DirectoryIgnored,
+        Mutant::NotWithdrawn,
     ];
 }
 

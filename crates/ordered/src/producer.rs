@@ -127,6 +127,13 @@ impl<W: Atomics> Producer<W> {
         sequence as usize & (self.owed.len() - 1)
     }
 
+    /// Whether the next slot is free.
+    #[inline(always)]
+    pub fn has_room(&mut self) -> bool {
+        let most = u64::from(self.terms.slot_count) - 1;
+        self.pending(most) <= most && self.owed[self.owed_index(self.sequence)] == 0
+    }
+
     /// Writes a request into the next slot, if that is free.
     #[inline]
     pub fn write(
@@ -139,9 +146,7 @@ impl<W: Atomics> Producer<W> {
             let len = payload.len();
             return Err(Refused::TooLong { len });
         }
-        let most = u64::from(self.terms.slot_count) - 1;
-        let is_full = self.pending(most) > most || self.owed[self.owed_index(self.sequence)] != 0;
-        if is_full && !mutants::is(Mutant::FullIgnored) {
+        if !self.has_room() && !mutants::is(Mutant::FullIgnored) {
             let is_closed = matches!(lane::turn(&self.words), Some(Turn::Closed(_)) | None);
             return Err(if is_closed {
                 Refused::Closed
@@ -270,6 +275,12 @@ impl<W: Atomics> Producer<W> {
             self.executed = lane::executed(&self.words).min(self.sequence - 1);
             self.executed >= sequence
         }
+    }
+
+    /// Whether the server has acknowledged this sequence.
+    #[inline]
+    pub fn is_acknowledged(&self, sequence: u64) -> bool {
+        lane::acknowledged(&self.words) >= sequence
     }
 
     /// Takes the answer to a request that was not nilext and is executed; `None` if it

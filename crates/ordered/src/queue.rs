@@ -1,7 +1,7 @@
 //! A client of one queue, over memory that the server has made.
 
 use crate::bell::{self, Peer};
-use crate::lane;
+use crate::lane::{self, CommitBy};
 use crate::order;
 use crate::producer::{Committed, Producer, Refused};
 use crate::words::Mapped;
@@ -16,11 +16,11 @@ const ATTEMPTS_MAX: u32 = 8;
 /// Looks between two at the clock.
 const LOOKS: u32 = 64;
 
-/// Why there is no answer. The request was committed.
+/// Why there is no answer, or no acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoAnswer {
     /// Not yet; it may be asked for again.
-    #[error("no answer within {0:?}")]
+    #[error("nothing from the server within {0:?}")]
     TimedOut(Duration),
     /// The server is gone, and nobody knows whether the request was executed.
     #[error("the server of the queue is gone")]
@@ -45,6 +45,7 @@ pub struct Queue {
     waiting: u64,
     spin: Duration,
     answer: WordBuffer,
+    commit_by: CommitBy,
 }
 
 impl Queue {
@@ -64,6 +65,7 @@ impl Queue {
         if lane::terms(&words) != Some(terms) || order::epoch(&order) != Some(terms.epoch) {
             return Err(SetUpError::Foreign);
         }
+        let commit_by = lane::commit_by(&words);
         Ok(Queue {
             order,
             producer: Producer::new(words, terms),
@@ -74,6 +76,7 @@ impl Queue {
             waiting: 0,
             spin: Duration::from_micros(20),
             answer: WordBuffer::default(),
+            commit_by,
         })
     }
 
@@ -82,9 +85,16 @@ impl Queue {
         self.spin = spin;
     }
 
-    /// Commits a request. A nilext one (whose answer does not depend on its execution)
-    /// is done with that; nobody is woken for it unless the lane is half full. The answer
-    /// to any other is to be taken by [`Queue::answer`]; its slot is held until then.
+    /// What commits requests of this queue.
+    pub fn commit_by(&self) -> CommitBy {
+        self.commit_by
+    }
+
+    /// Puts a request into its place. Where publication commits, a nilext one (whose answer
+    /// does not depend on its execution) is done with that; nobody is woken for it unless
+    /// the lane is half full. Where the server commits, [`Queue::committed`] waits for it.
+    /// The answer to any other request is to be taken by [`Queue::answer`]; its slot is held
+    /// until then.
     ///
     /// An error says that the request is not executed, now or later.
     #[inline]
@@ -105,10 +115,35 @@ impl Queue {
             }
         };
         self.next_request_id += 1;
-        if !nilext || self.producer.pending(self.wake_above) > self.wake_above {
+        let is_awaited = !nilext || self.commit_by == CommitBy::Acknowledgement;
+        if is_awaited || self.producer.pending(self.wake_above) > self.wake_above {
             self.wake_server();
         }
         Ok(committed)
+    }
+
+    /// Waits until a request is committed, and with it all earlier ones of this client.
+    /// After an error, nobody knows whether it is executed, now or in a later life of a
+    /// durable queue.
+    pub fn committed(&mut self, request: Committed, timeout: Duration) -> Result<(), NoAnswer> {
+        match self.commit_by {
+            CommitBy::Publication => Ok(()),
+            CommitBy::Acknowledgement => self.wait(timeout, |producer| {
+                producer.is_acknowledged(request.sequence)
+            }),
+        }
+    }
+
+    /// Whether a request is committed, without waiting.
+    #[inline]
+    pub fn is_committed(&self, request: Committed) -> bool {
+        self.commit_by == CommitBy::Publication || self.producer.is_acknowledged(request.sequence)
+    }
+
+    /// Whether a request is executed, without waiting.
+    #[inline]
+    pub fn is_executed(&mut self, request: Committed) -> bool {
+        self.producer.is_executed(request.sequence)
     }
 
     /// Rings the bell of a server that sleeps, once for each sleep.
@@ -120,6 +155,17 @@ impl Queue {
             self.rung = number;
             bell::ring(&self.bell);
         }
+    }
+
+    /// Whether there is room for another request.
+    #[inline]
+    pub fn has_room(&mut self) -> bool {
+        self.producer.has_room()
+    }
+
+    /// Whether the server has gone. A look at a socket: not for each request.
+    pub fn is_server_gone(&self) -> bool {
+        bell::silence(&self.bell) == Peer::Gone
     }
 
     /// Waits for the answer to a request that was not nilext.

@@ -55,8 +55,14 @@ impl Answer {
         Ok(())
     }
 
-    pub(crate) fn clear(&mut self) {
+    /// Empties it.
+    pub fn clear(&mut self) {
         self.len = 0;
+    }
+
+    /// What was put.
+    pub fn bytes(&self) -> &[u8] {
+        &self.buffer.bytes()[..self.len]
     }
 
     pub(crate) fn words(&self) -> &[u64] {

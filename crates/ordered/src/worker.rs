@@ -7,10 +7,10 @@
 //! ends by itself after [`Options::nap`].
 
 use crate::bell::{self, Peer};
-use crate::lane::{self, SLOT_COUNT_DEFAULT, Terms};
-use crate::merge::{Counts, LaneId, Merge, PATIENCE_NS, Step};
+use crate::lane::{self, CommitBy, SLOT_COUNT_DEFAULT, Terms};
+use crate::merge::{Counts, LaneId, Merge, PATIENCE_NS, Step, Taken};
 use crate::order;
-use crate::service::Service;
+use crate::service::{Answer, Service};
 use crate::words::Mapped;
 use rustix::time::{ClockId, clock_gettime};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -38,6 +38,9 @@ pub struct Options {
     /// Longest sleep while there are clients: how late a nilext request may be executed
     /// that nobody waits for.
     pub nap: Duration,
+    /// What commits requests. Where it is the server's acknowledgement, who drives the
+    /// worker takes requests and acknowledges them ([`Worker::take`]).
+    pub commit_by: CommitBy,
 }
 
 impl Default for Options {
@@ -47,6 +50,7 @@ impl Default for Options {
             client_count_max: 64,
             spin: Duration::from_micros(50),
             nap: Duration::from_millis(5),
+            commit_by: CommitBy::Publication,
         }
     }
 }
@@ -175,6 +179,7 @@ impl Worker {
         mapping.prefault(0..mapping.len());
         let words = Mapped(mapping);
         lane::initialise(&words, terms);
+        lane::set_commit_by(&words, self.options.commit_by);
         let (own, bell) = UnixStream::pair()?;
         let invitation = Invitation {
             order: self.order.as_fd().try_clone_to_owned()?,
@@ -220,15 +225,74 @@ impl Worker {
             executed += 1;
         }
         self.tell();
+        self.look_around();
+        Turn { executed, last }
+    }
+
+    /// Now and then, learns of deaths while the server does not sleep. A server that takes
+    /// requests calls this between its batches.
+    pub fn look_around(&mut self) {
         self.rounds = self.rounds.wrapping_add(1);
         if self.rounds.is_multiple_of(SOCKET_ROUNDS) {
             self.look_at_bells(Duration::ZERO);
         }
-        Turn { executed, last }
+    }
+
+    /// The lanes, and the clock by which they are looked at.
+    pub(crate) fn merge_and_clock(&mut self) -> (&mut Merge<Mapped>, fn() -> u64) {
+        (&mut self.merge, monotonic_ns)
+    }
+
+    /// Takes the next request of the order; see [`Merge::take`].
+    #[inline]
+    pub fn take(&mut self, into: impl FnOnce(Taken, &[u8])) -> Step {
+        self.merge.take(monotonic_ns, into)
+    }
+
+    /// Acknowledges what was taken, up to this one of its lane; see [`Merge::acknowledge`].
+    #[inline]
+    pub fn acknowledge(&mut self, taken: &Taken) {
+        self.merge.acknowledge(taken.lane, taken.sequence);
+    }
+
+    /// Completes what was taken; see [`Merge::complete`].
+    #[inline]
+    pub fn complete(&mut self, taken: Taken, answer: &Answer) {
+        self.merge.complete(taken, answer);
+    }
+
+    /// Takes nothing more of any client than what is published by now.
+    pub fn close(&mut self) {
+        self.merge.close_all();
+    }
+
+    /// Whether everything is executed, after [`Worker::close`].
+    pub fn is_drained(&self) -> bool {
+        let mut clients = self.clients.iter();
+        clients.all(|client| self.merge.is_drained(client.lane))
+    }
+
+    /// Sleeps as the last step suggests: a nap, or shortly while others' claims are open.
+    /// `idle_since` is when the server last had something to do; it spins before that.
+    pub fn rest(&mut self, last: Step, idle_since: &mut Option<Instant>) {
+        if last == Step::Executed {
+            *idle_since = None;
+            return;
+        }
+        std::hint::spin_loop();
+        let now = Instant::now();
+        if now - *idle_since.get_or_insert(now) < self.options.spin {
+            return;
+        }
+        match last {
+            // Its client may need this very core.
+            Step::Waiting { .. } => std::thread::sleep(CLAIM_NAP),
+            Step::Executed | Step::Idle => self.nap(),
+        }
     }
 
     /// Rings for clients that wait, if something has happened to their lanes.
-    fn tell(&mut self) {
+    pub fn tell(&mut self) {
         let mut is_fenced = false;
         for client in &mut self.clients {
             if !self.merge.take_news(client.lane) {
@@ -300,20 +364,11 @@ impl Worker {
         let mut idle_since: Option<Instant> = None;
         while !stop.load(Ordering::Relaxed) {
             let turn = self.run_once(service);
-            if turn.executed > 0 {
-                idle_since = None;
-                continue;
-            }
-            std::hint::spin_loop();
-            let now = Instant::now();
-            if now - *idle_since.get_or_insert(now) < self.options.spin {
-                continue;
-            }
-            match turn.last {
-                // Its client may need this very core.
-                Step::Waiting { .. } => std::thread::sleep(CLAIM_NAP),
-                Step::Executed | Step::Idle => self.nap(),
-            }
+            let last = match turn.executed {
+                0 => turn.last,
+                _ => Step::Executed,
+            };
+            self.rest(last, &mut idle_since);
         }
     }
 
@@ -322,8 +377,7 @@ impl Worker {
         self.merge.close_all();
         loop {
             let step = self.merge.step(monotonic_ns, service);
-            let is_drained = |client: &Client| self.merge.is_drained(client.lane);
-            if step != Step::Executed && self.clients.iter().all(is_drained) {
+            if step != Step::Executed && self.is_drained() {
                 break;
             }
         }

@@ -1,6 +1,11 @@
 //! The ordered queue under a simulator, and its sides in real threads and processes.
 
+mod conformance;
+mod delegates;
+mod durable;
+mod marks;
 mod mutants;
 mod promise;
 mod real;
+mod recorder;
 mod sim;

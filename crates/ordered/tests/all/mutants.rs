@@ -70,7 +70,11 @@ fn rule_3_who_claims_anew_is_not_waited_for() {
 
 #[test]
 fn every_rule_has_its_test() {
-    let text = include_str!("mutants.rs");
+    let text = concat!(
+        include_str!("mutants.rs"),
+        include_str!("delegates.rs"),
+        include_str!("marks.rs")
+    );
     for mutant in Mutant::ALL {
         assert!(text.contains(&format!("Mutant::{mutant:?},")), "{mutant:?}");
     }
@@ -113,4 +117,14 @@ fn rule_6_nonsense_breaks_one_lane() {
 #[test]
 fn rule_7_an_end_takes_what_was_published() {
     shows(Mutant::ClosedBlindly, &[Property::Committed]);
+}
+
+#[test]
+fn rule_8_what_is_taken_is_held() {
+    shows(Mutant::FreedWhenTaken, &[Property::Answer]);
+}
+
+#[test]
+fn rule_8_a_skip_frees_nothing_that_is_taken() {
+    shows(Mutant::SkipFreesTaken, &[Property::Answer]);
 }

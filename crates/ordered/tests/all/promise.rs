@@ -48,6 +48,7 @@ fn order_once_and_nothing_that_was_refused() {
         ("broken lanes", stats.broken),
         ("out of order", stats.out_of_order),
         ("waits", stats.waits),
+        ("taken", stats.taken),
     ] {
         assert!(times > count / 100, "{what}: {times} in {count} runs");
     }

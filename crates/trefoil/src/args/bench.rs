@@ -40,6 +40,9 @@ pub(crate) enum BenchCommand {
     #[cfg(not(feature = "linked"))]
     #[command(hide = true, disable_help_flag = true)]
     Linked(super::LeftOut),
+    /// The ordered queue on one host: commits beside a bare loop and today's SET, four
+    /// workloads on three systems, 200 clients over 4 connections; starts everything itself
+    Ordered(OrderedBenchArgs),
     /// One thing done to a running cell while a load goes on
     Scenario(ScenarioArgs),
     /// Latency, copied bytes and CPU over time while backends are drained, restarted and
@@ -278,6 +281,43 @@ pub(crate) struct GatewayBenchArgs {
     /// Bytes of values
     #[arg(long, value_delimiter = ',', default_values_t = [100, 1024], value_name = "N[,N…]")]
     pub value_size: Vec<usize>,
+    /// Core of the servers
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub server_core: usize,
+    /// Core of the load generator
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub client_core: usize,
+    /// Machine-readable
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OrderedPart {
+    /// nilext SETs beside a bare loop, executed ones and today's
+    Commits,
+    /// After Twitter's clusters 12, 19, 27 and 31
+    Workloads,
+    /// 200 clients over 4 connections
+    Shared,
+    /// SETs that are acknowledged when they are in a file
+    Durable,
+}
+
+#[derive(Args, Debug, Clone)]
+pub(crate) struct OrderedBenchArgs {
+    /// Only these parts
+    #[arg(long, value_delimiter = ',', value_name = "PART[,PART…]")]
+    pub only: Vec<OrderedPart>,
+    /// Rounds over all cases; medians are reported
+    #[arg(long, default_value_t = 3, value_name = "N")]
+    pub runs: usize,
+    /// Seconds of each measurement
+    #[arg(long, default_value_t = 0.5)]
+    pub seconds: f64,
+    /// Where the durable queue's files are made [default: the system's folder for such]
+    #[arg(long, value_name = "DIR")]
+    pub folder: Option<PathBuf>,
     /// Core of the servers
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub server_core: usize,

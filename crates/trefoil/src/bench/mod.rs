@@ -3,6 +3,7 @@
 mod gateway;
 #[cfg(feature = "linked")]
 mod linked;
+mod ordered;
 mod suite;
 
 use crate::args::{
@@ -45,6 +46,7 @@ pub(crate) fn run(command: BenchCommand) -> Outcome {
         BenchCommand::Linked(args) => linked::run(&args),
         #[cfg(not(feature = "linked"))]
         BenchCommand::Linked(_) => crate::left_out("linked"),
+        BenchCommand::Ordered(args) => ordered::run(&args),
         BenchCommand::Scenario(args) => suite::scenario(&args),
         BenchCommand::Maintenance(args) => suite::maintenance(&args),
         BenchCommand::All(args) => suite::all(args),

@@ -344,3 +344,39 @@ fn gets_beside_every_kind_of_neighbour_are_answered() {
     let incr = beside("incr, no quorum").unwrap();
     assert!(incr["errors"].as_u64() > Some(0), "{incr:#}");
 }
+
+#[test]
+fn the_ordered_queue_is_measured_beside_the_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().to_str().unwrap();
+    let mut args = vec!["bench", "ordered", "--runs", "1", "--seconds", "0.05"];
+    args.extend_from_slice(&["--folder", folder]);
+    args.push("--json");
+    let report = parse(&run(&args));
+    let rows = |part: &str| report[part].as_array().unwrap().clone();
+    let commits = rows("commits");
+    let of = |what: &str| commits.iter().filter(|row| row["what"] == what).count();
+    for what in [
+        "bare loop",
+        "nilext SET, ordered queue",
+        "executed SET, ordered queue",
+        "SET of a cell today, R=1",
+    ] {
+        assert_eq!(of(what), 4, "{what}: {report:#}");
+    }
+    for row in commits {
+        assert!(row["latency"]["p50_ns"].as_u64().unwrap() > 0, "{row:#}");
+    }
+    let workloads = rows("workloads");
+    assert_eq!(workloads.len(), 12, "four workloads on three systems");
+    for row in workloads {
+        assert!(row["peak_per_s"].as_f64().unwrap() > 0.0, "{row:#}");
+        assert!(row["paper_p50_us"].as_f64().unwrap() > 3.0, "{row:#}");
+    }
+    let shared = rows("shared");
+    assert_eq!(shared[1]["clients"], 200);
+    assert_eq!(shared[1]["connections"], 4);
+    assert_eq!(rows("durable").len(), 6);
+    let left = std::fs::read_dir(dir.path()).unwrap().count();
+    assert_eq!(left, 0, "its files go with it");
+}

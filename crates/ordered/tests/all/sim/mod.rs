@@ -3,9 +3,9 @@
 //! server.
 
 pub(crate) mod actor;
-mod dice;
+pub(crate) mod dice;
 pub(crate) mod history;
-mod memory;
+pub(crate) mod memory;
 pub(crate) mod stats;
 
 use actor::{Actor, Kind, Notes};
@@ -16,7 +16,7 @@ use stats::Stats;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use trefoil_ordered::lane::{self, Terms};
-use trefoil_ordered::merge::{LaneId, Merge, PATIENCE_NS, Step};
+use trefoil_ordered::merge::{LaneId, Merge, PATIENCE_NS, Step, Taken};
 use trefoil_ordered::order;
 use trefoil_ordered::producer::Producer;
 use trefoil_ordered::service::{Answer, Request, Service};
@@ -58,6 +58,9 @@ struct Recorder {
     waits_since_ns: Option<u64>,
     /// Nobody changes turns but as he should.
     is_patience_bound: bool,
+    /// The server takes so many requests before it executes them.
+    group: u64,
+    taken: Vec<(Taken, Vec<u8>)>,
 }
 
 impl Service for Recorder {
@@ -118,6 +121,8 @@ pub(crate) fn run(seed: u64) -> (Stats, Vec<Violation>) {
         nonsense: Vec::new(),
         waits_since_ns: None,
         is_patience_bound: !is_tampered && !kinds.contains(&Kind::Nonsense),
+        group: [0, 0, 3, 9][dice.below(4) as usize],
+        taken: Vec::new(),
     };
     let mut lanes: Vec<LaneId> = Vec::new();
     for (index, kind) in kinds.iter().enumerate() {
@@ -193,7 +198,10 @@ pub(crate) fn run(seed: u64) -> (Stats, Vec<Violation>) {
 fn step(world: &Rc<World>, merge: &mut Merge<Memory>, recorder: &mut Recorder) -> Step {
     // The server looks at its clock within the step: somewhere between these two times.
     let began_ns = world.now_ns.get();
-    let step = merge.step(|| world.now_ns.get(), recorder);
+    let step = match recorder.group {
+        0 => merge.step(|| world.now_ns.get(), recorder),
+        _ => take(world, merge, recorder),
+    };
     if matches!(step, Step::Waiting { .. }) {
         world.notes.stats.borrow_mut().waits += 1;
         let since_ns = *recorder.waits_since_ns.get_or_insert(world.now_ns.get());
@@ -205,6 +213,38 @@ fn step(world: &Rc<World>, merge: &mut Merge<Memory>, recorder: &mut Recorder) -
         }
     } else {
         recorder.waits_since_ns = None;
+    }
+    step
+}
+
+/// Takes a request, and acknowledges and executes what was taken when that is a group, or
+/// all that is there.
+fn take(world: &Rc<World>, merge: &mut Merge<Memory>, recorder: &mut Recorder) -> Step {
+    let mut taken = std::mem::take(&mut recorder.taken);
+    let clock = || world.now_ns.get();
+    let step = merge.take(clock, |request, bytes| {
+        taken.push((request, bytes.to_vec()))
+    });
+    if step == Step::Executed && (taken.len() as u64) < recorder.group {
+        recorder.taken = taken;
+        return step;
+    }
+    for (request, _) in &taken {
+        merge.acknowledge(request.lane, request.sequence);
+    }
+    let mut answer = Answer::default();
+    for (request, bytes) in taken {
+        answer.clear();
+        let executed = Request {
+            position: request.position,
+            client_id: request.client_id,
+            request_id: request.request_id,
+            nilext: request.nilext,
+            payload: &bytes,
+        };
+        recorder.execute(executed, &mut answer);
+        merge.complete(request, &answer);
+        world.notes.stats.borrow_mut().taken += 1;
     }
     step
 }

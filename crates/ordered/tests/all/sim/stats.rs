@@ -18,6 +18,7 @@ pub(crate) struct Stats {
     pub(crate) broken: u64,
     pub(crate) out_of_order: u64,
     pub(crate) waits: u64,
+    pub(crate) taken: u64,
 }
 
 impl Stats {
@@ -36,5 +37,6 @@ impl Stats {
         self.broken += other.broken;
         self.out_of_order += other.out_of_order;
         self.waits += other.waits;
+        self.taken += other.taken;
     }
 }

@@ -1,0 +1,133 @@
+//! Load for the ordered queue, and what it is measured beside: a bare loop over the same
+//! kind of memory, requests that are run to completion, and requests that the server's CPU
+//! acknowledges before it executes them. A small crate, so that its figures are
+//! made without a build of everything: `trefoil bench ordered`, or
+//! `cargo run --release -p trefoil-ordered-load --example measure`.
+//!
+//! Server and client are threads of one process, each on a core of its own; memory is
+//! shared as between processes. Latency counts from the intended start of a request
+//! (Poisson arrivals, open loop): what waits because the client or the queue is behind
+//! counts as waiting.
+
+mod bare;
+mod cache;
+mod clusters;
+mod commits;
+mod durable;
+mod pace;
+mod report;
+mod shared;
+mod workloads;
+
+pub use clusters::Cluster;
+pub use pace::Pace;
+pub use report::{
+    CommitRow, DurableRow, DurableRun, Latency, OrderedReport, SharedRow, WorkloadRow,
+};
+
+use std::path::PathBuf;
+use trefoil_ordered::SetUpError;
+use trefoil_store::StoreError;
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct LoadOptions {
+    /// Rounds over all cases; figures are medians of them.
+    pub runs: usize,
+    /// Seconds of one measurement.
+    pub seconds: f64,
+    /// Core of the client.
+    pub client_core: usize,
+    /// Core of the server.
+    pub server_core: usize,
+    /// The rows of one host's commits.
+    pub commits: bool,
+    /// The four workloads.
+    pub workloads: bool,
+    /// 200 clients over few connections.
+    pub shared: bool,
+    /// SETs that are acknowledged when they are in a file.
+    pub durable: bool,
+    /// Where these files are made, in a folder of their own that goes afterwards.
+    pub folder: PathBuf,
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        LoadOptions {
+            runs: 3,
+            seconds: 0.5,
+            client_core: 1,
+            server_core: 0,
+            commits: true,
+            workloads: true,
+            shared: true,
+            durable: true,
+            folder: std::env::temp_dir(),
+        }
+    }
+}
+
+/// Why nothing was measured.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The queue.
+    #[error(transparent)]
+    SetUp(#[from] SetUpError),
+    /// The store behind it.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The table of clusters.
+    #[error("the table of clusters has no usable row {0}")]
+    Cluster(u32),
+    /// A core that is not there.
+    #[error("cannot use core {core}: {source}")]
+    Core {
+        /// Its number.
+        core: usize,
+        /// The system's words.
+        source: std::io::Error,
+    },
+    /// The queue was refused or ended amid a measurement.
+    #[error("the queue under load failed: {0}")]
+    Queue(String),
+}
+
+/// Measures everything asked for, case by case in turn. `also` is called in each run, to
+/// add rows of other systems; `progress` is told what is begun.
+pub fn measure(
+    options: &LoadOptions,
+    also: &mut dyn FnMut(&mut OrderedReport) -> Result<(), LoadError>,
+    progress: &mut dyn FnMut(&str),
+) -> Result<OrderedReport, LoadError> {
+    let mut report = OrderedReport::new(options);
+    for run in 1..=options.runs.max(1) {
+        progress(&format!("run {run} of {}", options.runs));
+        if options.commits {
+            commits::measure(options, &mut report)?;
+        }
+        also(&mut report)?;
+        if options.workloads {
+            workloads::measure(options, &mut report)?;
+        }
+        if options.shared {
+            shared::measure(options, &mut report)?;
+        }
+        if options.durable {
+            durable::measure(options, &mut report)?;
+        }
+    }
+    report.finish();
+    Ok(report)
+}
+
+/// Keeps the calling thread on a core.
+fn pin(core: usize) -> Result<(), LoadError> {
+    let failed = |source| LoadError::Core { core, source };
+    if core >= rustix::thread::CpuSet::MAX_CPU {
+        return Err(failed(std::io::ErrorKind::InvalidInput.into()));
+    }
+    let mut cores = rustix::thread::CpuSet::new();
+    cores.set(core);
+    rustix::thread::sched_setaffinity(None, &cores).map_err(|error| failed(error.into()))
+}

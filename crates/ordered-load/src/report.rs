@@ -1,0 +1,357 @@
+//! What was measured: medians over the runs, for people and for scripts.
+
+use crate::LoadOptions;
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+/// Latencies in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Latency {
+    /// Half of the requests took no longer.
+    pub p50_ns: u64,
+    /// 99 %.
+    pub p99_ns: u64,
+    /// 99.9 %.
+    pub p999_ns: u64,
+}
+
+impl Latency {
+    /// Out of a histogram.
+    pub fn of(histogram: &Histogram<u64>) -> Self {
+        Latency {
+            p50_ns: histogram.value_at_quantile(0.5),
+            p99_ns: histogram.value_at_quantile(0.99),
+            p999_ns: histogram.value_at_quantile(0.999),
+        }
+    }
+
+    /// Figure by figure, the middle of all runs.
+    pub fn median(runs: &[Latency]) -> Self {
+        let middle = |figure: fn(&Latency) -> u64| {
+            let mut all: Vec<u64> = runs.iter().map(figure).collect();
+            all.sort_unstable();
+            all.get(all.len() / 2).copied().unwrap_or(0)
+        };
+        Latency {
+            p50_ns: middle(|of| of.p50_ns),
+            p99_ns: middle(|of| of.p99_ns),
+            p999_ns: middle(|of| of.p999_ns),
+        }
+    }
+}
+
+/// A nilext SET on one host.
+#[derive(Clone, Debug, Serialize)]
+pub struct CommitRow {
+    /// What commits.
+    pub what: String,
+    /// Bytes of the value.
+    pub value_len: usize,
+    /// Whether the server spins, or sleeps.
+    pub server: &'static str,
+    /// Medians.
+    pub latency: Latency,
+    /// Every run.
+    pub runs: Vec<Latency>,
+}
+
+/// One workload on one system.
+#[derive(Clone, Debug, Serialize)]
+pub struct WorkloadRow {
+    /// Number of Twitter's cluster.
+    pub cluster: u32,
+    /// Who acknowledges, and when.
+    pub system: &'static str,
+    /// Median of the runs' peaks: requests a second with 64 under way.
+    pub peak_per_s: f64,
+    /// All requests, at 90 % of the system's own peak.
+    pub at_peak: Latency,
+    /// All requests, at 90 % of the lowest peak of the three.
+    pub at_equal_rate: Latency,
+    /// The paper's median at peak throughput, over a network, in microseconds.
+    pub paper_p50_us: f64,
+    /// Of the paper's medians, this system's to the ordered queue's.
+    pub paper_ratio: f64,
+    /// Of the medians at peak, this system's to the ordered queue's.
+    pub ratio: f64,
+}
+
+/// Clients with or without a connection of their own.
+#[derive(Clone, Debug, Serialize)]
+pub struct SharedRow {
+    /// How they are connected.
+    pub what: String,
+    /// Threads.
+    pub clients: usize,
+    /// Lanes at the server.
+    pub connections: usize,
+    /// Medians of commits a second.
+    pub commits_per_s: f64,
+    /// To the first row.
+    pub ratio: f64,
+}
+
+/// One measurement of durable SETs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct DurableRun {
+    /// Until it was acknowledged.
+    pub latency: Latency,
+    /// Acknowledged a second.
+    pub per_s: f64,
+}
+
+/// Durable SETs by one way of flushing.
+#[derive(Clone, Debug, Serialize)]
+pub struct DurableRow {
+    /// What was written.
+    pub what: String,
+    /// How it was flushed.
+    pub flush: String,
+    /// Medians.
+    pub median: DurableRun,
+    /// Every run.
+    pub runs: Vec<DurableRun>,
+}
+
+/// All figures of one invocation.
+#[derive(Clone, Debug, Serialize)]
+pub struct OrderedReport {
+    /// Rounds.
+    pub runs: usize,
+    /// Length of one measurement.
+    pub seconds: f64,
+    /// Commits on one host.
+    pub commits: Vec<CommitRow>,
+    /// Workloads.
+    pub workloads: Vec<WorkloadRow>,
+    /// Delegation.
+    pub shared: Vec<SharedRow>,
+    /// Durable SETs.
+    pub durable: Vec<DurableRow>,
+    #[serde(skip)]
+    raw_workloads: BTreeMap<(u32, usize), Vec<(f64, Latency, Latency)>>,
+    #[serde(skip)]
+    raw_shared: BTreeMap<usize, Vec<f64>>,
+}
+
+/// The systems, in the order of the paper's columns.
+pub(crate) const SYSTEMS: [&str; 3] = ["eRPC-like", "DeferredExec", "ordered queue"];
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut all: Vec<f64> = values.collect();
+    all.sort_by(f64::total_cmp);
+    all.get(all.len() / 2).copied().unwrap_or(0.0)
+}
+
+impl OrderedReport {
+    pub(crate) fn new(options: &LoadOptions) -> Self {
+        OrderedReport {
+            runs: options.runs,
+            seconds: options.seconds,
+            commits: Vec::new(),
+            workloads: Vec::new(),
+            shared: Vec::new(),
+            durable: Vec::new(),
+            raw_workloads: BTreeMap::new(),
+            raw_shared: BTreeMap::new(),
+        }
+    }
+
+    /// Adds a run of one row; [`OrderedReport::finish`] is to follow.
+    pub fn add_commit(&mut self, what: &str, value_len: usize, is_awake: bool, run: Latency) {
+        let server = if is_awake { "awake" } else { "asleep" };
+        let is_row = |row: &&mut CommitRow| {
+            row.what == what && row.value_len == value_len && row.server == server
+        };
+        match self.commits.iter_mut().find(is_row) {
+            Some(row) => row.runs.push(run),
+            None => self.commits.push(CommitRow {
+                what: what.to_owned(),
+                value_len,
+                server,
+                latency: run,
+                runs: vec![run],
+            }),
+        }
+    }
+
+    pub(crate) fn add_workload(
+        &mut self,
+        cluster: u32,
+        system: usize,
+        run: (f64, Latency, Latency),
+    ) {
+        let runs = self.raw_workloads.entry((cluster, system)).or_default();
+        runs.push(run);
+    }
+
+    pub(crate) fn add_shared(&mut self, what: &str, sizes: (usize, usize), commits_per_s: f64) {
+        let at = match self.shared.iter().position(|row| row.what == what) {
+            Some(at) => at,
+            None => {
+                self.shared.push(SharedRow {
+                    what: what.to_owned(),
+                    clients: sizes.0,
+                    connections: sizes.1,
+                    commits_per_s,
+                    ratio: 1.0,
+                });
+                self.shared.len() - 1
+            }
+        };
+        self.raw_shared.entry(at).or_default().push(commits_per_s);
+    }
+
+    pub(crate) fn add_durable(&mut self, what: &str, flush: &str, run: DurableRun) {
+        let is_row = |row: &&mut DurableRow| row.what == what && row.flush == flush;
+        match self.durable.iter_mut().find(is_row) {
+            Some(row) => row.runs.push(run),
+            None => self.durable.push(DurableRow {
+                what: what.to_owned(),
+                flush: flush.to_owned(),
+                median: run,
+                runs: vec![run],
+            }),
+        }
+    }
+
+    /// Makes medians of what was added.
+    pub fn finish(&mut self) {
+        for row in &mut self.commits {
+            row.latency = Latency::median(&row.runs);
+        }
+        for row in &mut self.durable {
+            let latencies: Vec<_> = row.runs.iter().map(|run| run.latency).collect();
+            row.median = DurableRun {
+                latency: Latency::median(&latencies),
+                per_s: median(row.runs.iter().map(|run| run.per_s)),
+            };
+        }
+        self.workloads.clear();
+        let papers = crate::Cluster::all().unwrap_or_default();
+        for (&(cluster, system), runs) in &self.raw_workloads {
+            let latencies = |figure: fn(&(f64, Latency, Latency)) -> Latency| {
+                Latency::median(&runs.iter().map(figure).collect::<Vec<_>>())
+            };
+            let of_paper = papers.iter().find(|of| of.number == cluster);
+            let paper_us = of_paper.map_or([0.0; 3], |of| of.paper_us);
+            self.workloads.push(WorkloadRow {
+                cluster,
+                system: SYSTEMS[system],
+                peak_per_s: median(runs.iter().map(|run| run.0)),
+                at_peak: latencies(|run| run.1),
+                at_equal_rate: latencies(|run| run.2),
+                paper_p50_us: paper_us[system],
+                paper_ratio: paper_us[system] / paper_us[2],
+                ratio: 1.0,
+            });
+        }
+        for three in self.workloads.chunks_mut(SYSTEMS.len()) {
+            let ours = three.last().map_or(1, |row| row.at_peak.p50_ns.max(1));
+            for row in three {
+                row.ratio = row.at_peak.p50_ns as f64 / ours as f64;
+            }
+        }
+        for (at, row) in self.shared.iter_mut().enumerate() {
+            row.commits_per_s = median(self.raw_shared[&at].iter().copied());
+        }
+        let first = self.shared.first().map_or(1.0, |row| row.commits_per_s);
+        for row in &mut self.shared {
+            row.ratio = row.commits_per_s / first;
+        }
+    }
+
+    /// For scripts.
+    pub fn json(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// For people.
+    pub fn table(&self) -> String {
+        let mut text = String::new();
+        if !self.commits.is_empty() {
+            let _ = writeln!(
+                text,
+                "{:<34} {:>7} {:>7} {:>10} {:>10} {:>10}",
+                "SET on one host", "bytes", "server", "p50 ns", "p99 ns", "p99.9 ns"
+            );
+        }
+        for row in &self.commits {
+            let Latency {
+                p50_ns,
+                p99_ns,
+                p999_ns,
+            } = row.latency;
+            let _ = writeln!(
+                text,
+                "{:<34} {:>7} {:>7} {p50_ns:>10} {p99_ns:>10} {p999_ns:>10}",
+                row.what, row.value_len, row.server
+            );
+        }
+        if !self.workloads.is_empty() {
+            let _ = writeln!(
+                text,
+                "\n{:<10} {:<14} {:>9} {:>10} {:>10} {:>8} {:>12} {:>10} {:>8}",
+                "cluster",
+                "system",
+                "peak /s",
+                "p50 ns",
+                "p99 ns",
+                "× ours",
+                "equal p50 ns",
+                "paper µs",
+                "× theirs"
+            );
+        }
+        for row in &self.workloads {
+            let _ = writeln!(
+                text,
+                "{:<10} {:<14} {:>9.0} {:>10} {:>10} {:>8.2} {:>12} {:>10} {:>8.2}",
+                row.cluster,
+                row.system,
+                row.peak_per_s,
+                row.at_peak.p50_ns,
+                row.at_peak.p99_ns,
+                row.ratio,
+                row.at_equal_rate.p50_ns,
+                row.paper_p50_us,
+                row.paper_ratio
+            );
+        }
+        if !self.shared.is_empty() {
+            let _ = writeln!(
+                text,
+                "\n{:<34} {:>8} {:>12} {:>12} {:>8}",
+                "clients", "count", "connections", "commits/s", "ratio"
+            );
+        }
+        for row in &self.shared {
+            let _ = writeln!(
+                text,
+                "{:<34} {:>8} {:>12} {:>12.0} {:>8.2}",
+                row.what, row.clients, row.connections, row.commits_per_s, row.ratio
+            );
+        }
+        if !self.durable.is_empty() {
+            let _ = writeln!(
+                text,
+                "\n{:<30} {:<22} {:>10} {:>10} {:>12}",
+                "in a file", "flushed by", "p50 ns", "p99 ns", "acknowledged/s"
+            );
+        }
+        for row in &self.durable {
+            let _ = writeln!(
+                text,
+                "{:<30} {:<22} {:>10} {:>10} {:>12.0}",
+                row.what,
+                row.flush,
+                row.median.latency.p50_ns,
+                row.median.latency.p99_ns,
+                row.median.per_s
+            );
+        }
+        text
+    }
+}

@@ -1,0 +1,249 @@
+//! A queue whose acknowledgement means persistent, and whose requests have their effect
+//! once, also when they are not idempotent and the server dies.
+//!
+//! ```text
+//!  lanes ─► take, as many as are there ─► journal: one write, one flush
+//!             ─► acknowledge ─► execute ─► answer, slots free ─► now and then: checkpoint
+//! ```
+//!
+//! While a group is flushed, the next one gathers in the lanes. The positions that the
+//! service sees are those of the journal: they go on over all lives of the queue.
+
+use crate::merge::{Step, Taken};
+use crate::service::{Answer, Request, Service};
+use crate::slot::PAYLOAD_LEN_MAX;
+use crate::worker::{Invitation, Options, SetUpError, Turn, Worker};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+use trefoil_journal::disk::Disk;
+use trefoil_journal::{JournalError, Log, Record};
+
+/// Most requests of a group commit.
+const GROUP_MAX: usize = 4096;
+
+/// A service with a persistent state.
+pub trait DurableService: Service {
+    /// Why a checkpoint failed.
+    type Error: std::error::Error;
+
+    /// The last position whose effect is in the persistent state; 0 is none.
+    fn persistent_position(&self) -> u64;
+
+    /// Makes persistent the effects of everything that was executed, the last of which was
+    /// at `position`, together with that position: after a crash both are there, or neither.
+    fn checkpoint(&mut self, position: u64) -> Result<(), Self::Error>;
+
+    /// Whether a request that wants an answer has no effect, and need not be in the journal.
+    fn is_read(&self, payload: &[u8]) -> bool {
+        let _ = payload;
+        false
+    }
+}
+
+/// Why a durable queue cannot go on. What was not acknowledged may be executed in its next
+/// life, or not; it is to be dropped, which its clients notice.
+#[derive(Debug, thiserror::Error)]
+pub enum DurableError<E: std::error::Error> {
+    /// The journal.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The state.
+    #[error("the state behind the queue cannot be made persistent: {0}")]
+    Checkpoint(E),
+    /// The shared memory.
+    #[error(transparent)]
+    SetUp(#[from] SetUpError),
+}
+
+#[derive(Debug)]
+struct Pending {
+    taken: Taken,
+    /// Its place in the journal, or that of the last request before it.
+    position: u64,
+    payload: Range<usize>,
+}
+
+/// The server of a durable queue. One thread drives it.
+#[derive(Debug)]
+pub struct DurableWorker<D> {
+    worker: Worker,
+    log: Log<D>,
+    /// The last position executed.
+    executed: u64,
+    group: Vec<Pending>,
+    bytes: Vec<u8>,
+    answer: Answer,
+}
+
+impl<D: Disk> DurableWorker<D> {
+    /// Opens the journal, executes what the state is without, and begins the queue's next
+    /// life. `open` is given the state's position and what is to be called with each
+    /// request: as of [`trefoil_journal::file::open`] or [`Log::open`].
+    pub fn open<S: DurableService>(
+        options: Options,
+        service: &mut S,
+        open: impl FnOnce(u64, &mut dyn FnMut(Record<'_>)) -> Result<Log<D>, JournalError>,
+    ) -> Result<Self, DurableError<S::Error>> {
+        let mut executed = service.persistent_position();
+        let mut answer = Answer::default();
+        let log = open(executed, &mut |record| {
+            answer.clear();
+            executed = record.position;
+            let request = Request {
+                position: record.position,
+                client_id: record.client_id,
+                request_id: record.request_id,
+                nilext: record.nilext,
+                payload: record.payload,
+            };
+            // Nobody waits for its answer any more.
+            service.execute(request, &mut answer);
+        })?;
+        let options = Options {
+            commit_by: crate::lane::CommitBy::Acknowledgement,
+            ..options
+        };
+        Ok(DurableWorker {
+            worker: Worker::new(log.epoch(), options)?,
+            log,
+            executed,
+            group: Vec::new(),
+            bytes: Vec::new(),
+            answer,
+        })
+    }
+
+    /// Makes a lane for another client.
+    pub fn admit(&mut self) -> Result<Invitation, SetUpError> {
+        self.worker.admit()
+    }
+
+    /// The shared memory, its clients and counts.
+    pub fn worker(&self) -> &Worker {
+        &self.worker
+    }
+
+    /// The journal.
+    pub fn log(&self) -> &Log<D> {
+        &self.log
+    }
+
+    /// Takes what is there, makes it persistent, acknowledges and executes it.
+    ///
+    /// After an error nothing of this group is acknowledged or executed, and no later
+    /// group is: drop the worker.
+    pub fn run_once<S: DurableService>(
+        &mut self,
+        service: &mut S,
+    ) -> Result<Turn, DurableError<S::Error>> {
+        let last = self.gather(service);
+        self.log.commit()?;
+        for pending in &self.group {
+            self.worker.acknowledge(&pending.taken);
+        }
+        self.worker.tell();
+        for pending in self.group.drain(..) {
+            self.answer.clear();
+            self.executed = pending.position;
+            let request = Request {
+                position: pending.position,
+                client_id: pending.taken.client_id,
+                request_id: pending.taken.request_id,
+                nilext: pending.taken.nilext,
+                payload: &self.bytes[pending.payload],
+            };
+            service.execute(request, &mut self.answer);
+            self.worker.complete(pending.taken, &self.answer);
+        }
+        self.worker.tell();
+        self.worker.look_around();
+        if self.log.is_tight() || !self.log.has_room(PAYLOAD_LEN_MAX) {
+            self.checkpoint(service)?;
+        }
+        Ok(last)
+    }
+
+    /// One group, out of the lanes.
+    fn gather<S: DurableService>(&mut self, service: &S) -> Turn {
+        let DurableWorker {
+            worker,
+            log,
+            group,
+            bytes,
+            executed,
+            ..
+        } = self;
+        bytes.clear();
+        let mut position = *executed;
+        let mut last = Step::Idle;
+        while group.len() < GROUP_MAX && log.has_room(PAYLOAD_LEN_MAX) {
+            last = worker.take(|taken, payload| {
+                if taken.nilext || !service.is_read(payload) {
+                    let Taken {
+                        client_id,
+                        request_id,
+                        nilext,
+                        ..
+                    } = taken;
+                    position = log.push(client_id, request_id, nilext, payload);
+                }
+                let first = bytes.len();
+                bytes.extend_from_slice(payload);
+                group.push(Pending {
+                    taken,
+                    position,
+                    payload: first..bytes.len(),
+                });
+            });
+            if last != Step::Executed {
+                break;
+            }
+        }
+        let executed = group.len();
+        Turn { executed, last }
+    }
+
+    /// Makes the state persistent, and the journal's room free.
+    pub fn checkpoint<S: DurableService>(
+        &mut self,
+        service: &mut S,
+    ) -> Result<(), DurableError<S::Error>> {
+        let position = self.executed;
+        if position > service.persistent_position() {
+            service
+                .checkpoint(position)
+                .map_err(DurableError::Checkpoint)?;
+        }
+        Ok(self.log.release(position)?)
+    }
+
+    /// Serves until it is told to stop: a flag, which is looked at after each nap.
+    pub fn serve<S: DurableService>(
+        &mut self,
+        service: &mut S,
+        stop: &AtomicBool,
+    ) -> Result<(), DurableError<S::Error>> {
+        let mut idle_since: Option<Instant> = None;
+        while !stop.load(Ordering::Relaxed) {
+            let turn = self.run_once(service)?;
+            let last = match turn.executed {
+                0 => turn.last,
+                _ => Step::Executed,
+            };
+            self.worker.rest(last, &mut idle_since);
+        }
+        Ok(())
+    }
+
+    /// An orderly end: takes nothing more, executes all that was published, and makes the
+    /// state persistent.
+    pub fn finish<S: DurableService>(
+        mut self,
+        service: &mut S,
+    ) -> Result<(), DurableError<S::Error>> {
+        self.worker.close();
+        while self.run_once(service)?.executed > 0 || !self.worker.is_drained() {}
+        self.checkpoint(service)
+    }
+}

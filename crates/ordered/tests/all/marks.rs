@@ -1,0 +1,388 @@
+//! Readers past the queue, beside simulated clients and a server, each of which may be
+//! interrupted by the others at any access.
+
+use crate::sim::dice::Dice;
+use crate::sim::memory::Memory;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use trefoil_ordered::lane::{self, Terms};
+use trefoil_ordered::marks::{self, Clearer, Marker, Marks, Past};
+use trefoil_ordered::merge::{Merge, PATIENCE_NS};
+use trefoil_ordered::mutants::{self, Mutant};
+use trefoil_ordered::producer::{Producer, Refused, Written};
+use trefoil_ordered::{Answer, Request, Service, order};
+
+const SEEDS: u64 = 4_000;
+const EPOCH: u64 = 5;
+/// Interruptions of interruptions.
+const DEPTH_MAX: u32 = 3;
+const KEYS: u64 = 3;
+
+/// What does not hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Property {
+    /// A reader has missed an acknowledged mutation.
+    Missed,
+    /// Nothing is pending, and a mark says so all the same.
+    Stuck,
+}
+
+#[derive(Clone, Copy)]
+enum At {
+    Between,
+    Marked,
+    Written(Written),
+    Claimed(Written),
+    Ticketed(Written, u64),
+    Published(u64),
+}
+
+struct Client {
+    producer: Producer<Memory>,
+    marker: Marker<Memory>,
+    at: At,
+    key: u64,
+    number: u64,
+    stalled: u64,
+}
+
+struct Server {
+    merge: Merge<Memory>,
+    clearers: Vec<Clearer<Memory>>,
+}
+
+struct World {
+    dice: Dice,
+    depth: Cell<u32>,
+    now_ns: Cell<u64>,
+    is_ending: Cell<bool>,
+    clients: RefCell<Vec<Rc<RefCell<Client>>>>,
+    server: RefCell<Server>,
+    readers: Vec<RefCell<Marks<Memory>>>,
+    directory: Memory,
+    /// What readers may map.
+    objects: RefCell<Vec<Memory>>,
+    /// By key, the highest position that was acknowledged.
+    acknowledged: RefCell<HashMap<u64, u64>>,
+    /// By key, the position that was executed last: the state behind the queue.
+    state: RefCell<HashMap<u64, u64>>,
+    order: Memory,
+    reads: Cell<u64>,
+    pending: Cell<u64>,
+    skipped: Cell<u64>,
+    violation: RefCell<Option<(Property, String)>>,
+}
+
+/// Executes for the world, and clears marks.
+struct Execution<'w> {
+    world: &'w World,
+    clearers: &'w mut Vec<Clearer<Memory>>,
+}
+
+impl Service for Execution<'_> {
+    fn execute(&mut self, request: Request<'_>, _: &mut Answer) {
+        let key = u64::from_le_bytes(request.payload.try_into().expect("a key"));
+        let clearer = &mut self.clearers[request.client_id as usize - 1];
+        let is_early = mutants::is_on(Mutant::ClearedEarly);
+        if is_early {
+            clearer.clear(key);
+        }
+        self.world.tick();
+        self.world.state.borrow_mut().insert(key, request.position);
+        self.world.tick();
+        if !is_early {
+            clearer.clear(key);
+        }
+    }
+}
+
+impl World {
+    /// Somebody takes a step.
+    fn tick(&self) {
+        if self.depth.get() >= DEPTH_MAX {
+            return;
+        }
+        self.depth.set(self.depth.get() + 1);
+        self.now_ns.set(self.now_ns.get() + 100);
+        match self.dice.below(4) {
+            0 => self.serve(),
+            1 => self.read(),
+            _ => self.send(),
+        }
+        self.depth.set(self.depth.get() - 1);
+    }
+
+    fn serve(&self) {
+        let Ok(mut server) = self.server.try_borrow_mut() else {
+            return;
+        };
+        let Server { merge, clearers } = &mut *server;
+        let mut service = Execution {
+            world: self,
+            clearers,
+        };
+        if self.dice.once_in(8) {
+            self.now_ns.set(self.now_ns.get() + PATIENCE_NS);
+        }
+        merge.step(|| self.now_ns.get(), &mut service);
+    }
+
+    fn read(&self) {
+        let reader = &self.readers[self.dice.below(self.readers.len() as u64) as usize];
+        let Ok(mut reader) = reader.try_borrow_mut() else {
+            return;
+        };
+        let key = self.dice.below(KEYS);
+        let before = self.acknowledged.borrow().get(&key).copied().unwrap_or(0);
+        let found = reader.read(key, || {
+            self.tick();
+            self.state.borrow().get(&key).copied().unwrap_or(0)
+        });
+        match found {
+            Past::Read(position) => {
+                self.reads.set(self.reads.get() + 1);
+                if position < before {
+                    let detail = format!("key {key}: {position} read, {before} acknowledged");
+                    let mut violation = self.violation.borrow_mut();
+                    violation.get_or_insert((Property::Missed, detail));
+                }
+            }
+            Past::Pending => self.pending.set(self.pending.get() + 1),
+            Past::Stale => {
+                let objects = self.objects.borrow().clone();
+                reader.refresh(objects.len() as u64, objects);
+            }
+        }
+    }
+
+    fn send(&self) {
+        let count = self.clients.borrow().len() as u64;
+        if count == 0 {
+            return;
+        }
+        let client = Rc::clone(&self.clients.borrow()[self.dice.below(count) as usize]);
+        let Ok(mut client) = client.try_borrow_mut() else {
+            return;
+        };
+        if client.stalled > 0 {
+            client.stalled -= 1;
+            return;
+        }
+        if self.dice.once_in(40) && !self.is_ending.get() {
+            client.stalled = self.dice.below(60);
+        }
+        self.advance(&mut client);
+    }
+
+    fn advance(&self, client: &mut Client) {
+        let is_late = mutants::is_on(Mutant::MarkedLate);
+        let refused = |client: &mut Client, refused: Refused| {
+            if refused == Refused::Skipped {
+                self.skipped.set(self.skipped.get() + 1);
+            }
+            client.marker.withdraw(client.key);
+            At::Between
+        };
+        client.at = match client.at {
+            At::Between if self.is_ending.get() => At::Between,
+            At::Between => {
+                client.key = self.dice.below(KEYS);
+                client.number += 1;
+                if !is_late {
+                    client.marker.mark(client.key);
+                }
+                At::Marked
+            }
+            At::Marked => {
+                let bytes = client.key.to_le_bytes();
+                match client.producer.write(client.number, &bytes, true) {
+                    Ok(written) => At::Written(written),
+                    Err(error) => refused(client, error),
+                }
+            }
+            At::Written(written) => match client.producer.claim() {
+                Ok(()) => At::Claimed(written),
+                Err(error) => refused(client, error),
+            },
+            At::Claimed(written) => match client.producer.ticket(&self.order) {
+                Ok(position) => At::Ticketed(written, position),
+                Err(error) => refused(client, error),
+            },
+            At::Ticketed(written, position) => match client.producer.publish(written, position) {
+                Ok(committed) => {
+                    let mut acknowledged = self.acknowledged.borrow_mut();
+                    let highest = acknowledged.entry(client.key).or_default();
+                    *highest = (*highest).max(position);
+                    drop(acknowledged);
+                    if is_late {
+                        self.tick();
+                        client.marker.mark(client.key);
+                    }
+                    client.marker.commit(client.key);
+                    At::Published(committed.sequence)
+                }
+                Err(error) => refused(client, error),
+            },
+            At::Published(sequence) => {
+                client.producer.mark(sequence);
+                At::Between
+            }
+        };
+    }
+
+    /// Another client: in the directory before it has its lane.
+    fn admit(self: &Rc<Self>) {
+        let Ok(mut server) = self.server.try_borrow_mut() else {
+            return;
+        };
+        let terms = Terms {
+            epoch: EPOCH,
+            client_id: server.clearers.len() as u64 + 1,
+            slot_count: 4,
+        };
+        let between = || {
+            let world = Rc::downgrade(self);
+            Rc::new(move || {
+                if let Some(world) = world.upgrade()
+                    && world.dice.once_in(2)
+                {
+                    world.tick();
+                }
+            })
+        };
+        let lane = Memory::new(terms.object_len());
+        lane::initialise(&lane, terms);
+        let object = Memory::new(marks::OBJECT_LEN);
+        marks::initialise(&object);
+        self.objects.borrow_mut().push(object.with(between()));
+        marks::admit(&self.directory);
+        server.merge.admit(lane.with(between()), terms);
+        server.clearers.push(Clearer::new(object.with(between())));
+        drop(server);
+        let client = Client {
+            producer: Producer::new(lane.with(between()), terms),
+            marker: Marker::new(object.with(between())),
+            at: At::Between,
+            key: 0,
+            number: 0,
+            stalled: 0,
+        };
+        self.clients
+            .borrow_mut()
+            .push(Rc::new(RefCell::new(client)));
+    }
+}
+
+/// One run: reads past the queue, reads that had to go through it, skips.
+fn run(seed: u64) -> ([u64; 3], Option<(Property, String)>) {
+    let directory = Memory::new(4096);
+    let order = Memory::new(order::OBJECT_LEN);
+    order::initialise(&order, EPOCH);
+    let readers = (0..2).map(|_| RefCell::new(Marks::new(directory.clone())));
+    let world = Rc::new(World {
+        dice: Dice::new(seed),
+        depth: Cell::new(0),
+        now_ns: Cell::new(0),
+        is_ending: Cell::new(false),
+        clients: RefCell::default(),
+        server: RefCell::new(Server {
+            merge: Merge::new(PATIENCE_NS),
+            clearers: Vec::new(),
+        }),
+        readers: readers.collect(),
+        directory,
+        objects: RefCell::default(),
+        acknowledged: RefCell::default(),
+        state: RefCell::default(),
+        order,
+        reads: Cell::new(0),
+        pending: Cell::new(0),
+        skipped: Cell::new(0),
+        violation: RefCell::default(),
+    });
+    world.admit();
+    for _ in 0..100 + world.dice.below(300) {
+        world.tick();
+        if world.dice.once_in(80) {
+            world.admit();
+        }
+        if world.violation.borrow().is_some() {
+            break;
+        }
+    }
+    world.is_ending.set(true);
+    for client in world.clients.borrow().iter() {
+        client.borrow_mut().stalled = 0;
+    }
+    for _ in 0..3_000 {
+        world.tick();
+    }
+    // Everybody has ended what was begun: nothing is pending.
+    for reader in &world.readers {
+        let objects = world.objects.borrow().clone();
+        let mut reader = reader.borrow_mut();
+        reader.refresh(objects.len() as u64, objects);
+        for key in 0..KEYS {
+            if reader.read(key, || ()) != Past::Read(()) {
+                let detail = format!("key {key}");
+                let mut violation = world.violation.borrow_mut();
+                violation.get_or_insert((Property::Stuck, detail));
+            }
+        }
+    }
+    let counts = [&world.reads, &world.pending, &world.skipped].map(Cell::get);
+    let found = world.violation.borrow().clone();
+    (counts, found)
+}
+
+#[test]
+fn a_reader_past_the_queue_misses_nothing_that_was_acknowledged() {
+    let mut sums = [0; 3];
+    for seed in 0..SEEDS {
+        let (counts, found) = run(seed);
+        assert!(found.is_none(), "seed {seed}: {found:?}");
+        for (sum, count) in sums.iter_mut().zip(counts) {
+            *sum += count;
+        }
+    }
+    println!("reads, pending, skipped: {sums:?}");
+    assert!(sums.iter().all(|sum| *sum > SEEDS / 10), "{sums:?}");
+}
+
+#[track_caller]
+fn shows(mutant: Mutant, property: Property) {
+    mutants::set(Some(mutant));
+    let found = (0..SEEDS).find_map(|seed| {
+        let (found, detail) = run(seed).1?;
+        (found == property).then_some((seed, detail))
+    });
+    mutants::set(None);
+    let found = found.unwrap_or_else(|| panic!("{mutant:?} was not noticed in {SEEDS} seeds"));
+    println!("{mutant:?}: {found:?}");
+}
+
+#[test]
+fn rule_1_marked_before_published() {
+    shows(Mutant::MarkedLate, Property::Missed);
+}
+
+#[test]
+fn rule_2_cleared_after_executed() {
+    shows(Mutant::ClearedEarly, Property::Missed);
+}
+
+#[test]
+fn rule_3_marks_before_the_state() {
+    shows(Mutant::MarksLast, Property::Missed);
+}
+
+#[test]
+fn rule_4_the_directory_first() {
+    shows(Mutant::DirectoryIgnored, Property::Missed);
+}
+
+#[test]
+fn rule_5_refused_is_unmarked() {
+    shows(Mutant::NotWithdrawn, Property::Stuck);
+}

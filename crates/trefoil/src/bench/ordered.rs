@@ -1,0 +1,35 @@
+//! `bench ordered`.
+
+use super::{need_two_cores, program};
+use crate::args::{OrderedBenchArgs, OrderedPart};
+use crate::failure::{Failure, Outcome, print_json, print_line};
+use std::process::ExitCode;
+use trefoil_bench::ordered::ordered;
+use trefoil_ordered_load::LoadOptions;
+
+pub(super) fn run(args: &OrderedBenchArgs) -> Outcome {
+    need_two_cores()?;
+    if args.seconds <= 0.0 || !args.seconds.is_finite() {
+        return Err(Failure::Usage("--seconds has to be above 0".into()));
+    }
+    let has = |part| args.only.is_empty() || args.only.contains(&part);
+    let options = LoadOptions {
+        runs: args.runs,
+        seconds: args.seconds,
+        client_core: args.client_core,
+        server_core: args.server_core,
+        commits: has(OrderedPart::Commits),
+        workloads: has(OrderedPart::Workloads),
+        shared: has(OrderedPart::Shared),
+        durable: has(OrderedPart::Durable),
+        folder: args.folder.clone().unwrap_or_else(std::env::temp_dir),
+    };
+    let report =
+        ordered(&program()?, &options, &mut |what| eprintln!("{what}")).map_err(Failure::of)?;
+    if args.json {
+        print_json(&report)?;
+    } else {
+        print_line(&report.table())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
