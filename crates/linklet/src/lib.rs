@@ -64,7 +64,7 @@
 //! | `values` | objects as the protocol sees them: marshalled |
 //! | `life`, `driver` | one membership; the tasks |
 //! | `peers`, `service` | frames out and in, over gRPC |
-//! | `load` | CPU time, bytes, hot keys, for the assigner |
+//! | `load`, `unstored` | CPU time, bytes, hot keys, copies that others cannot store: for the assigner |
 //! | `flight`, `loader`, `fresh` | single flights; what was told of the database's changes |
 //! | `event`, `facts`, `stats`, `error` | what the application is told |
 
@@ -88,6 +88,7 @@ mod stats;
 mod store;
 mod table;
 mod values;
+mod unstored;
 
 pub use builder::{Assigner, Builder};
 pub use error::{CommitError, Error, Indeterminate, Redirect, StartError};
