@@ -46,6 +46,10 @@ pub enum Mutant {
     DealtAtOnce,
     /// It takes back who was struck off before.
     StruckOffReturns,
+    /// The clock of a machine stands still while it is suspended.
+    ClockStopsAsleep,
+    /// A key may be changed again as soon as the caller who began a change has gone.
+    TurnEndsWithItsCaller,
 }
 
 impl Mutant {
@@ -66,11 +70,13 @@ impl Mutant {
         Mutant::ExcludedEarly,
         Mutant::HoldersForgotten,
         Mutant::FailedCopyConfirmed,
+        Mutant::WindowIgnored,
         Mutant::LeaseLengthForgotten,
         Mutant::DealtAtOnce,
         Mutant::StruckOffReturns,
+        Mutant::ClockStopsAsleep,
+        Mutant::TurnEndsWithItsCaller,
     ];
-        Mutant::WindowIgnored,
 }
 
 #[cfg(feature = "mutants")]
