@@ -88,8 +88,8 @@ mod service;
 mod stats;
 mod store;
 mod table;
-mod values;
 mod unstored;
+mod values;
 
 pub use builder::{Assigner, Builder};
 pub use error::{CommitError, Error, Indeterminate, Redirect, StartError};
@@ -100,5 +100,6 @@ pub use marshal::{Marshal, MarshalError, PlainMarshal, ProstMarshal};
 pub use ops::{Committed, Held, LinkletSink};
 pub use service::PeerService;
 pub use stats::Stats;
+pub use trefoil_channel::Security;
 pub use trefoil_freshness_core as freshness;
 pub use trefoil_linklet_core::{Config, Extent, LossReason, Replication, TooFew};

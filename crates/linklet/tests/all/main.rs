@@ -5,4 +5,5 @@ mod copies;
 mod metrics;
 mod moves;
 mod objects;
+mod security;
 mod strong;
