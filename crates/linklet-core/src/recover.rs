@@ -20,14 +20,18 @@ pub(crate) struct Recovery {
 impl Core {
     /// Somebody asks for copies. `run` sends them.
     pub(crate) fn hear_recover(&mut self, from: ServerId, claim: u64, ranges: &[Slice]) {
-        if !in_order(ranges) || self.claims.get(&from).is_none_or(|c| c.id != claim) {
+        if !in_order(ranges) || self.giving.claims.get(&from).is_none_or(|c| c.id != claim) {
             // A newer claim of the same server is on its way, or was answered.
             return;
         }
-        let recovery = self.recoveries.entry(from).or_insert_with(|| Recovery {
-            claim,
-            rest: RangeSet::default(),
-        });
+        let recovery = self
+            .giving
+            .recoveries
+            .entry(from)
+            .or_insert_with(|| Recovery {
+                claim,
+                rest: RangeSet::default(),
+            });
         if recovery.claim != claim {
             *recovery = Recovery {
                 claim,
@@ -40,11 +44,11 @@ impl Core {
     /// Sends what was asked for, as far as the window allows. What was dropped
     /// meanwhile is said not to be here.
     pub(crate) fn recover(&mut self, now: Duration, values: &mut dyn Values) {
-        for to in self.recoveries.keys().copied().collect::<Vec<_>>() {
+        for to in self.giving.recoveries.keys().copied().collect::<Vec<_>>() {
             while let Some(slice) = self.next_recovered(to) {
-                let gaps = self.copies.gaps(slice);
+                let gaps = self.held.ranges.gaps(slice);
                 if let Some(&gap) = gaps.first() {
-                    if let Some(recovery) = self.recoveries.get_mut(&to) {
+                    if let Some(recovery) = self.giving.recoveries.get_mut(&to) {
                         recovery.rest.remove(gap);
                         let (claim, ranges) = (recovery.claim, vec![gap]);
                         self.say(now, to, Message::Gone { claim, ranges });
@@ -57,13 +61,14 @@ impl Core {
                 self.recover_part(now, values, to, slice);
             }
         }
-        self.recoveries
+        self.giving
+            .recoveries
             .retain(|_, recovery| !recovery.rest.is_empty());
     }
 
     /// The next range for a claimant, if its claim is still the newest of it.
     fn next_recovered(&self, to: ServerId) -> Option<Slice> {
-        let recovery = self.recoveries.get(&to)?;
+        let recovery = self.giving.recoveries.get(&to)?;
         let (slice, ()) = recovery.rest.iter().next()?;
         Some(slice)
     }
@@ -76,12 +81,12 @@ impl Core {
         let scan = values.scan(slice, limit);
         let last: KeyPoint = scan.last.clamp(slice.start(), slice.last());
         let part = Slice::spanning(slice.start(), last);
-        if let Some(recovery) = self.recoveries.get_mut(&to) {
+        if let Some(recovery) = self.giving.recoveries.get_mut(&to) {
             recovery.rest.remove(part);
         }
-        self.chunks += 1;
+        self.giving.chunks += 1;
         let chunk = Chunk {
-            id: self.chunks,
+            id: self.giving.chunks,
             kind: ChunkKind::Recovered,
             ranges: vec![part],
             entries: scan.entries,

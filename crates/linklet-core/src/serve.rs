@@ -6,8 +6,18 @@ use crate::effect::{Access, Decision, Effect, Refused, Request, Ticket};
 use crate::message::Message;
 use crate::mutants::{self, Mutant};
 use crate::values::Values;
+use std::collections::BTreeMap;
 use std::time::Duration;
 use trefoil_sharder::{AssignmentVersion, KeyPoint, Slice};
+
+/// Requests that are tried again later.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting {
+    /// By the key that they wait for.
+    pub(crate) by_point: BTreeMap<KeyPoint, Vec<Ticket>>,
+    /// Those that wait for this server to learn of an assignment.
+    pub(crate) by_version: Vec<(Option<AssignmentVersion>, Ticket)>,
+}
 
 impl Core {
     /// Decides about a request. One that is told to wait is remembered until
@@ -37,14 +47,14 @@ impl Core {
             return Decision::Refused(Refused::Replaced);
         }
         if let Some(&token) = self.owned.get(point) {
-            if let Some(&to) = self.leaving.get(point) {
+            if let Some(&to) = self.giving.leaving.get(point) {
                 return self.redirect_to(to);
             }
             if !self.may_serve(now) {
                 return Decision::Refused(Refused::NoLease);
             }
-            if self.proposals.is_unsettled(point) {
-                self.parked.entry(point).or_default().push(ticket);
+            if self.following.proposals.is_unsettled(point) {
+                self.waiting.by_point.entry(point).or_default().push(ticket);
                 return Decision::Wait;
             }
             if access == Access::Commit
@@ -54,17 +64,21 @@ impl Core {
             }
             return Decision::Serve { token };
         }
-        let sent = self.transit.values().find(|transit| transit.has(point));
+        let sent = self
+            .giving
+            .transit
+            .values()
+            .find(|transit| transit.has(point));
         if let Some((to, token)) = sent.and_then(|t| Some((t.to, *t.owned.get(point)?)))
-            && !self.wanted.has(point)
+            && !self.taking.wanted.has(point)
         {
             if mutants::is(Mutant::ServedInTransit) {
                 return Decision::Serve { token };
             }
             return self.redirect_to(to);
         }
-        if self.wanted.has(point) {
-            self.parked.entry(point).or_default().push(ticket);
+        if self.taking.wanted.has(point) {
+            self.waiting.by_point.entry(point).or_default().push(ticket);
             self.pull(now, point);
             return Decision::Wait;
         }
@@ -73,13 +87,13 @@ impl Core {
             return Decision::ServeCopy;
         }
         // By the newest map that anybody involved knows of.
-        let fence = self.fence.get(point).copied();
+        let fence = self.peers.fence.get(point).copied();
         let newest = known.max(fence);
         if self.map.version() < newest || self.map.version().is_none() {
             if let Some(newest) = newest {
                 self.hear_version(now, newest);
             }
-            self.parked_for.push((newest, ticket));
+            self.waiting.by_version.push((newest, ticket));
             return Decision::Wait;
         }
         let primary = self.map.current().and_then(|map| {
@@ -94,17 +108,19 @@ impl Core {
 
     /// The driver no longer waits for this request.
     pub fn forget_request(&mut self, ticket: Ticket) {
-        self.parked.retain(|_, tickets| {
+        self.waiting.by_point.retain(|_, tickets| {
             tickets.retain(|&parked| parked != ticket);
             !tickets.is_empty()
         });
-        self.parked_for.retain(|&(_, parked)| parked != ticket);
+        self.waiting
+            .by_version
+            .retain(|&(_, parked)| parked != ticket);
     }
 
     fn redirect_to(&self, to: trefoil_sharder::ServerId) -> Decision {
         Decision::Redirect {
             to: Some(to),
-            version: self.heard.get(&to).copied().max(self.map.version()),
+            version: self.peers.heard.get(&to).copied().max(self.map.version()),
         }
     }
 
@@ -118,7 +134,7 @@ impl Core {
     /// newer, except for keys with orders that are not settled: those are the
     /// owner's to answer.
     fn copy_serves(&self, now: Duration, point: KeyPoint, access: Access) -> bool {
-        let Some(copy) = self.copies.get(point) else {
+        let Some(copy) = self.held.ranges.get(point) else {
             return false;
         };
         match self.config.replication {
@@ -133,7 +149,8 @@ impl Core {
     }
 
     pub(crate) fn is_dirty(&self, point: KeyPoint) -> bool {
-        self.dirty
+        self.held
+            .dirty
             .range((point, bytes::Bytes::new())..)
             .next()
             .is_some_and(|((at, _), _)| *at == point)
@@ -141,7 +158,7 @@ impl Core {
 
     /// Asks whoever has the key to send it first.
     fn pull(&mut self, now: Duration, point: KeyPoint) {
-        let Some(claim) = &mut self.claim else {
+        let Some(claim) = &mut self.taking.claim else {
             return;
         };
         let Some(from) = claim.holder(point) else {
@@ -158,12 +175,13 @@ impl Core {
     pub(crate) fn wake(&mut self, ranges: &[Slice]) {
         for slice in ranges {
             let points: Vec<KeyPoint> = self
-                .parked
+                .waiting
+                .by_point
                 .range(slice.start()..=slice.last())
                 .map(|(&point, _)| point)
                 .collect();
             for point in points {
-                let tickets = self.parked.remove(&point).unwrap_or_default();
+                let tickets = self.waiting.by_point.remove(&point).unwrap_or_default();
                 for ticket in tickets {
                     self.tell(Effect::Wake(ticket));
                 }
@@ -173,11 +191,12 @@ impl Core {
 
     /// Requests that waited for what is now somebody else's.
     pub(crate) fn wake_unwanted(&mut self) {
-        let wanted = &self.wanted;
+        let wanted = &self.taking.wanted;
         let points: Vec<Slice> = self
-            .parked
+            .waiting
+            .by_point
             .keys()
-            .filter(|&&point| !wanted.has(point) && !self.proposals.is_unsettled(point))
+            .filter(|&&point| !wanted.has(point) && !self.following.proposals.is_unsettled(point))
             .map(|&point| Slice::of_point(point))
             .collect();
         self.wake(&points);
@@ -185,12 +204,12 @@ impl Core {
 
     /// Requests whose callers knew more than this server.
     pub(crate) fn wake_informed(&mut self, version: AssignmentVersion) {
-        let parked = std::mem::take(&mut self.parked_for);
+        let parked = std::mem::take(&mut self.waiting.by_version);
         for (wanted, ticket) in parked {
             if wanted <= Some(version) {
                 self.tell(Effect::Wake(ticket));
             } else {
-                self.parked_for.push((wanted, ticket));
+                self.waiting.by_version.push((wanted, ticket));
             }
         }
     }
