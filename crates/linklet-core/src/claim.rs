@@ -184,7 +184,7 @@ impl Core {
             copies,
             newest: answer.newest,
         };
-        let awaited = self.waiting.by_point.keys().copied();
+        let awaited = self.waiting.points();
         let points: Vec<KeyPoint> = awaited
             .filter(|&point| kept.held.has(point) && claim.pulled.insert(point))
             .collect();

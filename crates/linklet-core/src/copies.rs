@@ -19,7 +19,40 @@ pub(crate) struct HeldCopies {
     /// Orders with a lower token are refused.
     pub(crate) floor: RangeMap<AssignmentVersion>,
     /// Keys changed by orders not declared settled: by whom, which.
-    pub(crate) dirty: BTreeMap<(KeyPoint, Bytes), (ServerId, u64)>,
+    dirty: BTreeMap<(KeyPoint, Bytes), (ServerId, u64)>,
+    /// The same the other way round.
+    orders: BTreeMap<(ServerId, u64), (KeyPoint, Bytes)>,
+}
+
+impl HeldCopies {
+    fn soil(&mut self, key: (KeyPoint, Bytes), order: (ServerId, u64)) {
+        if let Some(before) = self.dirty.insert(key.clone(), order) {
+            self.orders.remove(&before);
+        }
+        self.orders.insert(order, key);
+    }
+
+    fn clean(&mut self, key: &(KeyPoint, Bytes)) {
+        if let Some(order) = self.dirty.remove(key) {
+            self.orders.remove(&order);
+        }
+    }
+
+    /// Everything up to this order is settled.
+    fn settle(&mut self, owner: ServerId, upto: u64) {
+        let settled = self
+            .orders
+            .extract_if((owner, 0)..=(owner, upto), |_, _| true);
+        for (_, key) in settled {
+            self.dirty.remove(&key);
+        }
+    }
+
+    /// Whether a key at this point is dirty.
+    pub(crate) fn is_dirty(&self, point: KeyPoint) -> bool {
+        let mut from = self.dirty.range((point, Bytes::new())..);
+        from.next().is_some_and(|((at, _), _)| *at == point)
+    }
 }
 
 /// Whose copy it is.
@@ -243,9 +276,7 @@ impl Core {
         operation: Operation,
     ) -> bool {
         if self.config.replication == Replication::Strong {
-            self.held
-                .dirty
-                .insert((point, key.clone()), (state.owner, id));
+            self.held.soil((point, key.clone()), (state.owner, id));
         }
         match operation {
             Operation::Put { version, value } => {
@@ -263,9 +294,7 @@ impl Core {
     }
 
     pub(crate) fn hear_settled(&mut self, from: ServerId, id: u64) {
-        self.held
-            .dirty
-            .retain(|_, (owner, order)| *owner != from || *order > id);
+        self.held.settle(from, id);
     }
 
     pub(crate) fn dirty_within(&self, slice: Slice) -> Vec<(KeyPoint, Bytes)> {
@@ -278,7 +307,7 @@ impl Core {
     /// Forgets which keys of this were unsettled.
     pub(crate) fn clean(&mut self, slice: Slice) {
         for key in self.dirty_within(slice) {
-            self.held.dirty.remove(&key);
+            self.held.clean(&key);
         }
     }
 

@@ -504,12 +504,8 @@ impl Core {
         self.table = Arc::new(Table::nothing());
         values.publish(Arc::clone(&self.table));
         self.give_up_proposals();
-        for (_, tickets) in std::mem::take(&mut self.waiting.by_point) {
-            self.effects.extend(tickets.into_iter().map(Effect::Wake));
-        }
-        for (_, ticket) in std::mem::take(&mut self.waiting.by_version) {
-            self.effects.push_back(Effect::Wake(ticket));
-        }
+        let waiting = self.waiting.take_all();
+        self.effects.extend(waiting.into_iter().map(Effect::Wake));
         if !gave.is_empty() {
             self.effects.push_back(Effect::Gave(gave));
         }

@@ -14,9 +14,52 @@ use trefoil_sharder::{AssignmentVersion, KeyPoint, Slice};
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     /// By the key that they wait for.
-    pub(crate) by_point: BTreeMap<KeyPoint, Vec<Ticket>>,
+    by_point: BTreeMap<KeyPoint, Vec<Ticket>>,
+    /// Where each of them stands.
+    points: BTreeMap<Ticket, KeyPoint>,
     /// Those that wait for this server to learn of an assignment.
-    pub(crate) by_version: Vec<(Option<AssignmentVersion>, Ticket)>,
+    by_version: BTreeMap<Ticket, Option<AssignmentVersion>>,
+}
+
+impl Waiting {
+    fn park(&mut self, point: KeyPoint, ticket: Ticket) {
+        if self.points.insert(ticket, point).is_none() {
+            self.by_point.entry(point).or_default().push(ticket);
+        }
+    }
+
+    /// The keys that are waited for.
+    pub(crate) fn points(&self) -> impl Iterator<Item = KeyPoint> {
+        self.by_point.keys().copied()
+    }
+
+    fn take(&mut self, point: KeyPoint) -> Vec<Ticket> {
+        let tickets = self.by_point.remove(&point).unwrap_or_default();
+        for ticket in &tickets {
+            self.points.remove(ticket);
+        }
+        tickets
+    }
+
+    /// Everybody.
+    pub(crate) fn take_all(&mut self) -> Vec<Ticket> {
+        let all = std::mem::take(self);
+        let for_keys = all.by_point.into_values().flatten();
+        for_keys.chain(all.by_version.into_keys()).collect()
+    }
+
+    fn forget(&mut self, ticket: Ticket) {
+        self.by_version.remove(&ticket);
+        let Some(point) = self.points.remove(&ticket) else {
+            return;
+        };
+        if let Some(tickets) = self.by_point.get_mut(&point) {
+            tickets.retain(|&parked| parked != ticket);
+            if tickets.is_empty() {
+                self.by_point.remove(&point);
+            }
+        }
+    }
 }
 
 impl Core {
@@ -54,7 +97,7 @@ impl Core {
                 return Decision::Refused(Refused::NoLease);
             }
             if self.following.proposals.is_unsettled(point) {
-                self.waiting.by_point.entry(point).or_default().push(ticket);
+                self.waiting.park(point, ticket);
                 return Decision::Wait;
             }
             if access == Access::Commit
@@ -78,7 +121,7 @@ impl Core {
             return self.redirect_to(to);
         }
         if self.taking.wanted.has(point) {
-            self.waiting.by_point.entry(point).or_default().push(ticket);
+            self.waiting.park(point, ticket);
             self.pull(now, point);
             return Decision::Wait;
         }
@@ -93,7 +136,7 @@ impl Core {
             if let Some(newest) = newest {
                 self.hear_version(now, newest);
             }
-            self.waiting.by_version.push((newest, ticket));
+            self.waiting.by_version.insert(ticket, newest);
             return Decision::Wait;
         }
         let primary = self.map.current().and_then(|map| {
@@ -108,13 +151,7 @@ impl Core {
 
     /// The driver no longer waits for this request.
     pub fn forget_request(&mut self, ticket: Ticket) {
-        self.waiting.by_point.retain(|_, tickets| {
-            tickets.retain(|&parked| parked != ticket);
-            !tickets.is_empty()
-        });
-        self.waiting
-            .by_version
-            .retain(|&(_, parked)| parked != ticket);
+        self.waiting.forget(ticket);
     }
 
     fn redirect_to(&self, to: trefoil_sharder::ServerId) -> Decision {
@@ -149,11 +186,7 @@ impl Core {
     }
 
     pub(crate) fn is_dirty(&self, point: KeyPoint) -> bool {
-        self.held
-            .dirty
-            .range((point, bytes::Bytes::new())..)
-            .next()
-            .is_some_and(|((at, _), _)| *at == point)
+        self.held.is_dirty(point)
     }
 
     /// Asks whoever has the key to send it first.
@@ -181,8 +214,7 @@ impl Core {
                 .map(|(&point, _)| point)
                 .collect();
             for point in points {
-                let tickets = self.waiting.by_point.remove(&point).unwrap_or_default();
-                for ticket in tickets {
+                for ticket in self.waiting.take(point) {
                     self.tell(Effect::Wake(ticket));
                 }
             }
@@ -194,23 +226,19 @@ impl Core {
         let wanted = &self.taking.wanted;
         let points: Vec<Slice> = self
             .waiting
-            .by_point
-            .keys()
-            .filter(|&&point| !wanted.has(point) && !self.following.proposals.is_unsettled(point))
-            .map(|&point| Slice::of_point(point))
+            .points()
+            .filter(|&point| !wanted.has(point) && !self.following.proposals.is_unsettled(point))
+            .map(Slice::of_point)
             .collect();
         self.wake(&points);
     }
 
     /// Requests whose callers knew more than this server.
     pub(crate) fn wake_informed(&mut self, version: AssignmentVersion) {
-        let parked = std::mem::take(&mut self.waiting.by_version);
-        for (wanted, ticket) in parked {
-            if wanted <= Some(version) {
-                self.tell(Effect::Wake(ticket));
-            } else {
-                self.waiting.by_version.push((wanted, ticket));
-            }
+        let parked = &mut self.waiting.by_version;
+        let informed = parked.extract_if(.., |_, wanted| *wanted <= Some(version));
+        for (ticket, _) in informed.collect::<Vec<_>>() {
+            self.tell(Effect::Wake(ticket));
         }
     }
 }
