@@ -33,12 +33,16 @@ struct Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let runs = match () {
-        () if args.pauses => Runs::Pauses,
-        () if args.rush => Runs::Rush,
-        () if args.assigners => Runs::Assigners,
-        () if args.updates => Runs::Updates,
-        () => Runs::Any,
+    let runs = if args.pauses {
+        Runs::Pauses
+    } else if args.rush {
+        Runs::Rush
+    } else if args.assigners {
+        Runs::Assigners
+    } else if args.updates {
+        Runs::Updates
+    } else {
+        Runs::Any
     };
     let begin = Instant::now();
     let result = match args.seed {

@@ -42,10 +42,10 @@ pub(crate) fn run(draft: &mut Draft<'_>) {
             continue;
         }
         let also = |taker: ServerId| {
-            let of_it = refusals
+            let refuses = |other: &Refusal| slice.slice.contains(other.point);
+            refusals
                 .iter()
-                .filter(|other| slice.slice.contains(other.point));
-            of_it.into_iter().any(|other| other.server == taker)
+                .any(|other| other.server == taker && refuses(other))
         };
         let taker = takers::coldest(draft, at, true).map(|to| draft.servers[to].member.id);
         match taker.filter(|taker| !also(*taker)) {

@@ -103,8 +103,7 @@ impl Authority {
             params.subject_alt_names.push(SanType::URI(urn));
         }
         for corpus in wanted.corpora.iter() {
-            let bad = |_| Failure::Usage(format!("--corpus {corpus}: ASCII only"));
-            let urn = corpus_urn(corpus).try_into().map_err(bad)?;
+            let urn = corpus_urn(corpus).try_into().map_err(Failure::of)?;
             params.subject_alt_names.push(SanType::URI(urn));
         }
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
