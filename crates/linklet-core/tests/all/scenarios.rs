@@ -330,10 +330,13 @@ fn copies_for_a_new_owner_honour_the_window() {
         cluster.kill(1);
         cluster.assign(&[&[3, 2], &[3, 2]]);
         let mut most = 0;
-        for _ in 0..6_000 {
+        // The last one in the order of the key space. A confirmation may take a
+        // quarter of the time after which messages are sent again.
+        let last = 1_983;
+        for _ in 0..30_000 {
             most = most.max(cluster.unconfirmed(2));
             cluster.millis(1);
-            if cluster.owner(1_999) == Some(3) {
+            if cluster.owner(last) == Some(3) {
                 break;
             }
         }
