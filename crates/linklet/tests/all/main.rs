@@ -2,6 +2,8 @@
 
 mod cluster;
 mod copies;
+mod metrics;
 mod moves;
 mod objects;
+mod security;
 mod strong;
