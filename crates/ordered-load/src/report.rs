@@ -131,10 +131,13 @@ pub struct OrderedReport {
     /// Durable SETs.
     pub durable: Vec<DurableRow>,
     #[serde(skip)]
-    raw_workloads: BTreeMap<(u32, usize), Vec<(f64, Latency, Latency)>>,
+    raw_workloads: BTreeMap<(u32, usize), Vec<WorkloadRun>>,
     #[serde(skip)]
     raw_shared: BTreeMap<usize, Vec<f64>>,
 }
+
+/// A run of a workload: requests a second, and both latencies.
+type WorkloadRun = (f64, Latency, Latency);
 
 /// The systems, in the order of the paper's columns.
 pub(crate) const SYSTEMS: [&str; 3] = ["eRPC-like", "DeferredExec", "ordered queue"];

@@ -10,7 +10,10 @@ const QUEUE: u64 = 7;
 const SALT: u64 = 99;
 const LEN: u64 = 1 << 20;
 
-fn open(path: &Path, executed: u64) -> Result<(Log<FileDisk>, Vec<(u64, Vec<u8>)>), JournalError> {
+/// A log, and the requests that were read again: positions and payloads.
+type Opened = (Log<FileDisk>, Vec<(u64, Vec<u8>)>);
+
+fn open(path: &Path, executed: u64) -> Result<Opened, JournalError> {
     let mut replayed = Vec::new();
     let log = file::open(
         path,
@@ -83,8 +86,11 @@ fn one_process_at_a_time() {
 
 /// Says what an error says, for what it has to name.
 #[track_caller]
-fn says(result: Result<(Log<FileDisk>, Vec<(u64, Vec<u8>)>), JournalError>, words: &[&str]) {
-    let error = result.err().expect("an error").to_string();
+fn says(result: Result<Opened, JournalError>, words: &[&str]) {
+    let Err(error) = result else {
+        panic!("no error");
+    };
+    let error = error.to_string();
     for word in words {
         assert!(error.contains(word), "{word:?} in {error:?}");
     }
