@@ -3,6 +3,7 @@
 
 use crate::asynchronous::Signals;
 use crate::cell::Shared;
+use crate::engines::{By, engine_address, engine_of};
 use crate::port::ClientPort;
 use crate::pulse;
 use crate::rpc::{Bell, Rpc, RpcPort};
@@ -138,7 +139,7 @@ impl ClientHost {
         let thread_topology = Arc::clone(topology);
         let connect = move || {
             let life = thread_topology.id().life;
-            let address = engine_address(engine);
+            let address = engine_address(engine, engine.ip().to_string(), rpc.tls());
             let port = EnginePort::connect(&address, backend, life, ENGINE_PATIENCE);
             let result = port.map(|port| ClientPort::Engine(Box::new(port)));
             let result = result.map_err(|error| match is_first {
@@ -176,19 +177,6 @@ impl ClientHost {
             };
             self.mailbox.put(event, &self.bell);
         }
-    }
-}
-
-/// An engine, and the token that this user has for it.
-fn engine_address(address: SocketAddr) -> EngineAddress {
-    let server = RpcAddress::Tcp {
-        host: address.ip().to_string(),
-        port: address.port(),
-    };
-    let token = trefoil_cell::credentials(&server).token();
-    EngineAddress {
-        address,
-        token: token.map_or_else(|| Arc::from([]), |token| token.as_bytes().into()),
     }
 }
 
@@ -308,18 +296,30 @@ impl Host for ClientHost {
                     }
                 }
             };
-            let result = connected.map(ClientPort::Shm).map_err(|error| {
-                if is_first || error.is_down {
-                    return error;
-                }
-                match ask(&rpc, &thread_topology, backend) {
-                    Ok(()) => {
+            let result = match connected {
+                Ok(connection) => Ok(ClientPort::Shm(connection)),
+                Err(error) if error.is_down => Err(error),
+                // It may be on another host, which may have an engine.
+                Err(error) => match engine_of(&rpc, thread_topology.config(), backend, By::Network)
+                {
+                    Ok(engine) => {
                         reaches.answered(backend);
-                        error
+                        let life = thread_topology.id().life;
+                        engine.map_or(Err(error), |engine| by_engine(&engine, backend, life))
                     }
-                    Err(why) => NotConnected::down(&format!("the backend does not answer: {why}")),
-                }
-            });
+                    Err(_) if is_first => Err(error),
+                    Err(_) => match ask(&rpc, &thread_topology, backend) {
+                        Ok(()) => {
+                            reaches.answered(backend);
+                            Err(error)
+                        }
+                        Err(why) => {
+                            let why = format!("the backend does not answer: {why}");
+                            Err(NotConnected::down(&why))
+                        }
+                    },
+                },
+            };
             thread_put(thread_topology, result);
         };
         let spawned = std::thread::Builder::new()
@@ -432,6 +432,18 @@ fn no_shared_memory() -> NotConnected {
         is_down: false,
         is_final: true,
     }
+}
+
+/// By way of the engine that a backend tells of. One that is away says nothing of the
+/// backend.
+fn by_engine(engine: &EngineAddress, backend: u32, life: u64) -> Result<ClientPort, NotConnected> {
+    let port = EnginePort::connect(engine, backend, life, ENGINE_PATIENCE);
+    port.map(|port| ClientPort::Engine(Box::new(port)))
+        .map_err(|error| NotConnected {
+            why: error.to_string(),
+            is_down: false,
+            is_final: false,
+        })
 }
 
 /// An empty call to a backend; why it does not answer that, if so.

@@ -6,7 +6,8 @@ use std::time::Duration;
 /// What carries lookups and mutations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Carrier {
-    /// One-sided reads and rings where the backend is on this host, else RPC.
+    /// One-sided reads and rings where the backend is on this host, else lookups by an
+    /// engine beside it, and RPC.
     #[default]
     Auto,
     /// Lookups by message over the fabric; the rest as `Auto`.
@@ -26,7 +27,8 @@ pub struct Options {
     pub carrier: Carrier,
     /// Where an engine (`trefoil engine`) listens that reads the cell's backends on its
     /// host: lookups go by it instead of shared memory. What it does not read, or while
-    /// it is away, goes by RPC.
+    /// it is away, goes by RPC. `None`: where no shared memory reaches, by the engine that
+    /// the backend tells of, if there is one.
     pub engine: Option<SocketAddr>,
     /// One touch in this many is reported to the backends (1: every one).
     pub touch_sample: u32,

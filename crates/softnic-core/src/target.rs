@@ -3,8 +3,9 @@
 use crate::limits::{ANSWERS_LEN_FULL, ASK_COUNT_MAX, ASKS_LEN_MAX, WINDOW_LEN, WINDOW_LEN_MIN};
 use crate::wire::greeting::{ANY_HELLO_LEN_MAX, REFUSED_LEN};
 use crate::wire::{
-    ANSWER_LEN, ASK_LEN, Answer, Ask, Frame, HEAD_LEN, Head, Hello, Kind, Malformed, Open,
-    OpenStatus, Opened, PROTOCOL_VERSION, Refusal, RefusalCode, Region, Request, Welcome,
+    self, ANSWER_LEN, ASK_LEN, Answer, Ask, CounterValues, Frame, HEAD_LEN, Head, Hello, Kind,
+    Malformed, Open, OpenStatus, Opened, PROTOCOL_VERSION, Refusal, RefusalCode, Region, Request,
+    Welcome,
 };
 use trefoil_layout::KeyHash;
 use trefoil_layout::limits::LAYOUT_VERSION;
@@ -37,6 +38,11 @@ pub trait Memory {
 
     /// A hit has read this item.
     fn touch(&mut self, handle: u32, place: u8, hash: KeyHash);
+
+    /// What has been counted.
+    fn counters(&mut self) -> CounterValues {
+        CounterValues::default()
+    }
 }
 
 /// What a read copies.
@@ -122,6 +128,9 @@ impl Target {
                 Kind::Open if head.count == 1 => {
                     let open = Open::decode(body)?;
                     Opened::encode(open.id, &memory.open(&open), out);
+                }
+                Kind::Stats if head.count == 1 && body.is_empty() => {
+                    wire::counters::encode(&memory.counters(), out);
                 }
                 Kind::Asks => carry_out(head, body, window, memory, out)?,
                 _ => return Err(Malformed("a frame that clients do not send").into()),

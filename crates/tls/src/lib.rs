@@ -13,7 +13,9 @@
 //! | `role` | client, backend, admin, and how a certificate names them |
 //! | `identity` | a directory's files, judged as a whole |
 //! | `watched` | the same while a process runs: files that change are taken anew |
+//! | `revoked` | serial numbers of certificates that are not believed any more |
 //! | `accept`, `connect` | the two sides of a handshake |
+//! | `session` | the same for those who drive their sockets themselves: engines |
 //!
 //! Both sides speak TLS 1.3 only, show a certificate, and resume no session: each
 //! connection is judged by the files as they are.
@@ -26,7 +28,9 @@ mod connect;
 mod error;
 mod file;
 mod identity;
+mod revoked;
 mod role;
+mod session;
 mod watched;
 
 pub use accept::{AcceptError, Accepted, Caller, accept};
@@ -35,5 +39,6 @@ pub use connect::{Connected, HandshakeError, connect};
 pub use error::CertError;
 pub use file::{FileError, check_private, read_certificates, read_key, read_roots};
 pub use identity::{AUTHORITY_FILE, CERTIFICATE_FILE, CertFiles, Identity, KEY_FILE};
+pub use revoked::{REVOKED_FILE, REVOKED_LOOK_PERIOD};
 pub use role::{Role, Roles, UnknownRole};
 pub use watched::{CertStatus, CertUse, LOOK_PERIOD, Tls};

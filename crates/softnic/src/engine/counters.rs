@@ -1,6 +1,7 @@
 //! What an engine counts. One thread writes each; anybody reads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use trefoil_softnic_core::wire::CounterValues;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -14,6 +15,11 @@ macro_rules! counters {
             /// Each with its name, as of now.
             pub fn all(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($name), self.$name.load(Ordering::Relaxed)),)*]
+            }
+
+            /// In the order of [`COUNTER_NAMES`].
+            pub(super) fn values(&self) -> CounterValues {
+                [$(self.$name.load(Ordering::Relaxed),)*]
             }
         }
     };
@@ -47,11 +53,33 @@ counters! {
     malformed,
     /// Clients that did not take their answers.
     stuck,
+    /// Sessions ended because their client may not read any more.
+    revoked,
     /// Backends mapped, ever.
     mapped_total,
+    /// Backends mapped now.
+    backends_mapped,
+    /// What the event loop has used of a core, in microseconds; as of the last question.
+    cpu_us,
+    /// Since the engine began, in milliseconds; as of the last question.
+    uptime_ms,
+    /// The engine's process.
+    pid,
 }
 
 /// Counts.
 pub(super) fn add(counter: &AtomicU64, count: u64) {
     counter.fetch_add(count, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trefoil_softnic_core::wire::COUNTER_NAMES;
+
+    #[test]
+    fn the_wire_names_them_in_the_same_order() {
+        let names: Vec<&str> = Counters::default().all().iter().map(|of| of.0).collect();
+        assert_eq!(names, COUNTER_NAMES);
+    }
 }

@@ -10,6 +10,7 @@ use super::backends::Backends;
 use super::counters::add;
 use super::session::{Buffers, End, Session, Turn};
 use super::{Admits, EngineOptions, Shared};
+use crate::channel::Channel;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with, sockopt};
@@ -22,6 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use trefoil_fabric::Idle;
+use trefoil_tls::Tls;
 
 const EVENT_COUNT_MAX: usize = 64;
 /// Connections accepted before others are served.
@@ -49,6 +51,7 @@ pub(super) struct EventLoop {
     options: EngineOptions,
     epoll: OwnedFd,
     listener: TcpListener,
+    tls: Option<Tls>,
     /// Not accepted from before then.
     accepts_at: Option<Instant>,
     sessions: HashMap<u64, Session>,
@@ -66,7 +69,7 @@ impl EventLoop {
     pub(super) fn new(
         shared: Arc<Shared>,
         listener: TcpListener,
-        admits: Admits,
+        (tls, admits): (Option<Tls>, Admits),
         options: EngineOptions,
     ) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
@@ -90,6 +93,7 @@ impl EventLoop {
             options,
             epoll,
             listener,
+            tls,
             accepts_at: None,
             sessions: HashMap::new(),
             next_session: SESSION_FIRST,
@@ -152,6 +156,9 @@ impl EventLoop {
             Err(_) => &mut [],
         };
         self.backends.adopt();
+        if self.shared.must_judge.load(Ordering::Relaxed) {
+            self.judge_again();
+        }
         let ready = std::mem::take(&mut self.ready);
         let mut served = ready.len();
         for event in events.iter() {
@@ -202,6 +209,7 @@ impl EventLoop {
         );
         if session.target.is_admitted() && !was_admitted {
             self.guest_count -= 1;
+            count_handshake(self.tls.as_ref(), true);
         }
         let is_blocked = turn == Turn::Blocked;
         if is_blocked != was_blocked {
@@ -222,6 +230,10 @@ impl EventLoop {
             match end {
                 End::Closed => {}
                 End::Refused => add(&counters.refused, 1),
+                End::Handshake => {
+                    add(&counters.refused, 1);
+                    count_handshake(self.tls.as_ref(), false);
+                }
                 End::Malformed => add(&counters.malformed, 1),
             }
             self.remove(name, false);
@@ -237,6 +249,26 @@ impl EventLoop {
             }
             self.blocked_count -= usize::from(is_blocked);
             self.count_sessions();
+        }
+    }
+
+    /// Ends the sessions of those who may not read any more.
+    #[cold]
+    fn judge_again(&mut self) {
+        self.shared.must_judge.store(false, Ordering::Relaxed);
+        std::sync::atomic::fence(Ordering::SeqCst);
+        let is_out = |session: &Session| {
+            let who = session.who.as_ref();
+            who.is_some_and(|who| !self.backends.may_read(who))
+        };
+        let sessions = self.sessions.iter();
+        let out: Vec<(u64, bool)> = sessions
+            .filter(|(_, session)| is_out(session))
+            .map(|(name, session)| (*name, session.is_blocked()))
+            .collect();
+        for (name, is_blocked) in out {
+            add(&self.shared.counters.revoked, 1);
+            self.remove(name, is_blocked);
         }
     }
 
@@ -278,6 +310,13 @@ impl EventLoop {
     }
 
     fn begin(&mut self, socket: OwnedFd, now: Instant) {
+        let channel = match &self.tls {
+            None => Channel::default(),
+            Some(tls) => match tls.engine_session() {
+                Ok(session) => session.into(),
+                Err(error) => return tracing::error!("no TLS session can begin: {error}"),
+            },
+        };
         let name = self.next_session;
         let data = epoll::EventData::new_u64(name);
         if epoll::add(&self.epoll, &socket, data, epoll::EventFlags::IN).is_err() {
@@ -285,7 +324,8 @@ impl EventLoop {
         }
         self.next_session += 1;
         self.guest_count += 1;
-        self.sessions.insert(name, Session::new(socket, now));
+        self.sessions
+            .insert(name, Session::new(socket, channel, now));
         self.count_sessions();
     }
 
@@ -331,6 +371,12 @@ impl EventLoop {
             }
             self.remove(name, is_blocked);
         }
+    }
+}
+
+fn count_handshake(tls: Option<&Tls>, is_done: bool) {
+    if let Some(tls) = tls {
+        tls.count_handshake(is_done);
     }
 }
 

@@ -3,6 +3,7 @@
 mod gateway;
 #[cfg(feature = "linked")]
 mod linked;
+mod network;
 mod suite;
 
 use crate::args::{
@@ -41,6 +42,7 @@ pub(crate) fn run(command: BenchCommand) -> Outcome {
         BenchCommand::HitRatio(args) => hit_ratio(&args),
         BenchCommand::SizeShift { json } => size_shift(json),
         BenchCommand::Gateway(args) => gateway::run(&args),
+        BenchCommand::Network(args) => network::run(&args),
         #[cfg(feature = "linked")]
         BenchCommand::Linked(args) => linked::run(&args),
         #[cfg(not(feature = "linked"))]

@@ -28,6 +28,10 @@ struct Engine {
 
 impl Engine {
     fn start(cell: &Cell, listen: SocketAddr) -> Engine {
+        Engine::start_with(cell, listen, &[])
+    }
+
+    fn start_with(cell: &Cell, listen: SocketAddr, more: &[&str]) -> Engine {
         let mut child = Command::new(PROGRAM)
             .args([
                 "engine",
@@ -36,6 +40,7 @@ impl Engine {
                 "--listen",
                 &listen.to_string(),
             ])
+            .args(more)
             .env("RUST_LOG", "info")
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -637,9 +642,12 @@ struct Session {
 
 impl Session {
     fn open(engine: &Engine, life: u64) -> Session {
-        let token = token_of(engine);
+        Session::open_with(engine, life, token_of(engine).as_bytes())
+    }
+
+    fn open_with(engine: &Engine, life: u64, token: &[u8]) -> Session {
         let options = InitiatorOptions {
-            token: token.as_bytes(),
+            token,
             ..InitiatorOptions::default()
         };
         let mut session = Session {
@@ -874,6 +882,109 @@ fn an_engine_does_not_leave_the_host_unasked() {
     );
     let refused = cell.run(&["engine", "--listen", "0.0.0.0:0", "--plaintext"]);
     assert_eq!(refused.status.code(), Some(2));
+}
+
+fn engine_of(status: &serde_json::Value) -> (u64, serde_json::Value) {
+    let counters = &status["engines"][0]["counters"];
+    (counters["pid"].as_u64().unwrap_or(0), counters.clone())
+}
+
+#[test]
+fn a_cell_s_own_engine_is_started_again_and_told_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let listen = format!("127.0.0.1:{}", free_port());
+    let args = [
+        "--memory",
+        "64MiB",
+        "--engine",
+        &listen,
+        "--restart",
+        "always",
+    ];
+    let cell = Cell::up(dir.path(), &args);
+    let address: SocketAddr = listen.parse().unwrap();
+    let options = Options {
+        engine: Some(address),
+        deadline: Duration::from_secs(5),
+        ..Options::default()
+    };
+    let await_pid = |other: u64| {
+        let begin = Instant::now();
+        loop {
+            let (pid, counters) = engine_of(&cell.status());
+            if pid != 0 && pid != other && counters["backends_mapped"] == 3 {
+                return pid;
+            }
+            assert!(begin.elapsed() < PATIENCE, "{counters:#}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    let mut pid = await_pid(0);
+    under_load(&cell, options, |goes_on| {
+        for _ in 0..2 {
+            kill(pid as u32, "KILL");
+            goes_on(10);
+            pid = await_pid(pid);
+            goes_on(10);
+        }
+    });
+    let (_, counters) = engine_of(&cell.status());
+    assert!(counters["scans"].as_u64() > Some(0), "{counters:#}");
+    // It ends with its cell, and takes its word away.
+    drop(cell);
+    let begin = Instant::now();
+    while TcpStream::connect(address).is_ok() {
+        assert!(begin.elapsed() < PATIENCE, "the engine is still there");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn who_has_a_token_that_was_replaced_reads_no_more() {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let (_dir, cell) = up("R=1");
+    let own = tempfile::tempdir().unwrap();
+    let file = own.path().join("token");
+    let write = |token: &str| {
+        let next = own.path().join("next");
+        let mut options = std::fs::OpenOptions::new();
+        let mut written = options.write(true).create_new(true).mode(0o600);
+        let mut written = written.open(&next).unwrap();
+        written.write_all(token.as_bytes()).unwrap();
+        std::fs::rename(&next, &file).unwrap();
+    };
+    let (first, second) = ("a".repeat(64), "b".repeat(64));
+    write(&first);
+    let path = file.display().to_string();
+    let engine = Engine::start_with(
+        &cell,
+        SocketAddr::from(([127, 0, 0, 1], free_port())),
+        &["--token-file", &path],
+    );
+    let life = trefoil_client::Cell::connect(&cell.address)
+        .unwrap()
+        .config()
+        .life;
+    let mut session = Session::open_with(&engine, life, first.as_bytes());
+    let control = ReadRange {
+        region: Region::Control,
+        partition: 0,
+        window_id: 0,
+        offset: 0,
+        len: CONTROL_LEN as u32,
+    };
+    assert!(session.read(control).is_ok());
+    write(&second);
+    // It is hung up on.
+    assert!(matches!(session.socket.read(&mut [0; 64]), Ok(0) | Err(_)));
+    let said = said_to(&engine, &hello(1, first.as_bytes()));
+    assert_eq!((said.len(), said[4], said[8 + 11]), (24, 3, 3));
+    let mut session = Session::open_with(&engine, life, second.as_bytes());
+    assert!(session.read(control).is_ok());
+    // Without a file, nobody.
+    std::fs::remove_file(&file).unwrap();
+    assert!(matches!(session.socket.read(&mut [0; 64]), Ok(0) | Err(_)));
+    assert_eq!(engine.stop()["revoked"], 2);
 }
 
 #[test]
