@@ -41,11 +41,6 @@ impl From<ServerConnection> for Channel {
 }
 
 impl Channel {
-    /// Whether a handshake is under way.
-    pub(crate) fn is_handshaking(&self) -> bool {
-        self.0.as_ref().is_some_and(|tls| tls.is_handshaking())
-    }
-
     /// Who is at the other end, on an engine's side after the handshake.
     pub(crate) fn caller(&self) -> Option<Caller> {
         match self.0.as_deref()? {

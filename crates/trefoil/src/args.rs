@@ -352,6 +352,9 @@ pub(crate) struct EngineArgs {
     /// Let other machines reach it without TLS: needs --token-file
     #[arg(long)]
     pub plaintext: bool,
+    /// Address of the Prometheus metrics, or off
+    #[arg(long, value_name = "HOST:PORT|off", default_value = "off")]
+    pub metrics: String,
     /// End with the process that has started this one
     #[arg(long, hide = true)]
     pub is_bound: bool,

@@ -183,6 +183,7 @@ mod tests {
             allow_user: Vec::new(),
             restart: None,
             spares: None,
+            engine: None,
             store: StoreArgs::default(),
             here: Vec::new(),
             host: crate::args::HostArgs::default(),

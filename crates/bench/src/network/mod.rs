@@ -4,9 +4,11 @@
 //! Every case runs once in each round, in turn, so that what the machine does meanwhile
 //! meets all of them; figures are medians over the rounds.
 
+mod crowd;
 mod echo;
 mod report;
 
+pub use crowd::{CONNECTIONS_COUNT, CrowdOptions, EngineKeys, crowd};
 pub use echo::{Echo, EchoClient, EchoLens};
 pub use report::{Case, Report, Row};
 
@@ -20,7 +22,9 @@ use trefoil_client::{Cell, CertFiles, CertUse, Client, Options, SetOptions, Tls}
 
 use crate::hosts::{Host, Network, NetworkError};
 use crate::load::{Latency, pin_current_thread};
-use crate::peer::{Memcached, PeerError, PeerKind, PeerOptions, PeerProcess, Waiting, procfs};
+use crate::peer::{
+    Endpoint, Memcached, PeerError, PeerKind, PeerOptions, PeerProcess, Waiting, procfs,
+};
 use crate::server::{EngineGuard, EngineSetup, Server, ServerOptions};
 use crate::target::trefoil::Trefoil;
 use crate::target::{GetOutcome, Target, TargetError};
@@ -32,6 +36,8 @@ const CLIENT_CORE: usize = 1;
 const KEYS_COUNT: usize = 20_000;
 /// Keys of one `get_many`.
 const BATCH_COUNT: usize = 100;
+/// Requests under way on each of many connections, of a deep case.
+const DEPTH: usize = 32;
 /// Bytes of a SCAR's question and of its answer besides the value (`docs/softnic.md`):
 /// frame, request; frame, answer, the item's head and its key.
 const ASK_LEN: usize = 8 + 48;
@@ -244,6 +250,34 @@ impl<'a> Scene<'a> {
             }
             Case::MemcachedMany => self.batches(&mut memcached(Waiting::Spinning)?, peer, length),
         }
+    }
+
+    fn crowd(
+        &self,
+        case: Case,
+        address: SocketAddr,
+        engine: Option<EngineKeys<'_>>,
+        server: u32,
+        length: Duration,
+    ) -> Result<Row, NetworkBenchError> {
+        let options = CrowdOptions {
+            address,
+            engine,
+            depth: match case {
+                Case::CrowdDeep | Case::CrowdDeepMemcached => DEPTH,
+                _ => 1,
+            },
+            value_len: self.value_len,
+        };
+        let before = cpu(Some(server))?;
+        let (operations, elapsed) =
+            crowd(&options, &self.keys, length).map_err(io_error("ask by many connections"))?;
+        let timed = Timed {
+            latency: Latency::default(),
+            operations,
+            elapsed,
+        };
+        Ok(Row::of(&timed, cpu_between(before, cpu(Some(server))?)))
     }
 
     fn echo(&self, length: Duration) -> Result<Row, NetworkBenchError> {

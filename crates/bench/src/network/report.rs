@@ -27,11 +27,19 @@ pub enum Case {
     ScarMany,
     /// memcached's multiget.
     MemcachedMany,
+    /// 50 connections, one GET at a time on each, by SCAR.
+    Crowd,
+    /// The same of memcached.
+    CrowdMemcached,
+    /// 50 connections, 32 GETs under way on each, by SCAR.
+    CrowdDeep,
+    /// The same of memcached.
+    CrowdDeepMemcached,
 }
 
 impl Case {
     /// All, in the table's order.
-    pub const ALL: [Case; 9] = [
+    pub const ALL: [Case; 13] = [
         Case::Echo,
         Case::Scar,
         Case::ScarTls,
@@ -41,6 +49,10 @@ impl Case {
         Case::MemcachedBlocking,
         Case::ScarMany,
         Case::MemcachedMany,
+        Case::Crowd,
+        Case::CrowdMemcached,
+        Case::CrowdDeep,
+        Case::CrowdDeepMemcached,
     ];
 
     fn title(self) -> &'static str {
@@ -54,6 +66,10 @@ impl Case {
             Case::MemcachedBlocking => "memcached, client blocking",
             Case::ScarMany => "get_many of 100, SCAR R=1",
             Case::MemcachedMany => "multiget of 100, memcached",
+            Case::Crowd => "50 connections, SCAR R=1",
+            Case::CrowdMemcached => "50 connections, memcached",
+            Case::CrowdDeep => "50 connections x 32, SCAR R=1",
+            Case::CrowdDeepMemcached => "50 connections x 32, memcached",
         }
     }
 }
@@ -145,7 +161,7 @@ impl Report {
                 "{:<34} {p50_us:>9.1} {p99_us:>9.1} {per_second:>12.0} {cpu:>14}",
                 of.case.title()
             );
-            if of.case == Case::MemcachedMany {
+            if of.case == Case::CrowdDeepMemcached {
                 text += &self.ratios(value_len);
             }
         }
@@ -173,6 +189,10 @@ impl Report {
         ratio(what, Case::Memcached, Case::ScarSleeping, cpu);
         let what = "server CPU of memcached to the engine's, batches of 100";
         ratio(what, Case::MemcachedMany, Case::ScarMany, cpu);
+        let what = "server CPU of memcached to the engine's, 50 connections";
+        ratio(what, Case::CrowdMemcached, Case::Crowd, cpu);
+        let what = "server CPU of memcached to the engine's, 50 connections x 32";
+        ratio(what, Case::CrowdDeepMemcached, Case::CrowdDeep, cpu);
         text
     }
 }

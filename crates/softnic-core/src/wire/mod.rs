@@ -156,26 +156,26 @@ impl<'a> Frame<'a> {
     }
 }
 
-fn u16_at(bytes: &[u8], at: usize) -> u16 {
+pub(crate) fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     let mut out = [0; 4];
     out.copy_from_slice(&bytes[at..at + 4]);
     u32::from_le_bytes(out)
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     let mut out = [0; 8];
     out.copy_from_slice(&bytes[at..at + 8]);
     u64::from_le_bytes(out)
 }
 
-fn put<const LEN: usize>(out: &mut [u8], at: usize, bytes: [u8; LEN]) {
+pub(crate) fn put<const LEN: usize>(out: &mut [u8], at: usize, bytes: [u8; LEN]) {
     out[at..at + LEN].copy_from_slice(&bytes);
 }
 
-fn is_zero(bytes: &[u8]) -> bool {
+pub(crate) fn is_zero(bytes: &[u8]) -> bool {
     bytes.iter().all(|byte| *byte == 0)
 }

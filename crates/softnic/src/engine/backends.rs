@@ -67,6 +67,16 @@ impl Backends {
         }
     }
 
+    /// Notes what CPU the event loop, whose thread this is, has used.
+    pub(super) fn note_cpu(&self) {
+        let counters = &self.shared.counters;
+        let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        let cpu_us = cpu.tv_sec as u64 * 1_000_000 + cpu.tv_nsec as u64 / 1000;
+        counters.cpu_us.store(cpu_us, Ordering::Relaxed);
+        let uptime_ms = self.shared.began.elapsed().as_millis() as u64;
+        counters.uptime_ms.store(uptime_ms, Ordering::Relaxed);
+    }
+
     /// Whether somebody may read.
     pub(super) fn may_read(&self, who: &Who) -> bool {
         (self.admits)(who)
@@ -305,13 +315,8 @@ impl Memory for Backends {
     }
 
     fn counters(&mut self) -> CounterValues {
+        self.note_cpu();
         let counters = &self.shared.counters;
-        // This is the event loop's thread.
-        let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-        let cpu_us = cpu.tv_sec as u64 * 1_000_000 + cpu.tv_nsec as u64 / 1000;
-        counters.cpu_us.store(cpu_us, Ordering::Relaxed);
-        let uptime_ms = self.shared.began.elapsed().as_millis() as u64;
-        counters.uptime_ms.store(uptime_ms, Ordering::Relaxed);
         let pid = std::process::id().into();
         counters.pid.store(pid, Ordering::Relaxed);
         counters.values()

@@ -4,17 +4,26 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use trefoil_softnic_core::wire::CounterValues;
 
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
+    ($($(#[doc = $doc:literal])* $name:ident,)*) => {
         /// See the module.
         #[derive(Debug, Default)]
         pub struct Counters {
-            $($(#[$doc])* pub $name: AtomicU64,)*
+            $($(#[doc = $doc])* pub $name: AtomicU64,)*
         }
 
         impl Counters {
             /// Each with its name, as of now.
             pub fn all(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($name), self.$name.load(Ordering::Relaxed)),)*]
+            }
+
+            /// The same with what each counts, for people.
+            pub fn described(&self) -> Vec<(&'static str, &'static str, u64)> {
+                vec![$((
+                    stringify!($name),
+                    concat!($($doc),*).trim_ascii(),
+                    self.$name.load(Ordering::Relaxed),
+                ),)*]
             }
 
             /// In the order of [`COUNTER_NAMES`].
@@ -59,9 +68,9 @@ counters! {
     mapped_total,
     /// Backends mapped now.
     backends_mapped,
-    /// What the event loop has used of a core, in microseconds; as of the last question.
+    /// What the event loop has used of a core, in microseconds; as of its last sleep.
     cpu_us,
-    /// Since the engine began, in milliseconds; as of the last question.
+    /// Since the engine began, in milliseconds; likewise.
     uptime_ms,
     /// The engine's process.
     pid,

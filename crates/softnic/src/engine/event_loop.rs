@@ -26,6 +26,8 @@ use trefoil_fabric::Idle;
 use trefoil_tls::Tls;
 
 const EVENT_COUNT_MAX: usize = 64;
+/// Rounds without a sleep between two looks at what CPU was used.
+const ROUNDS_PER_CLOCK: u32 = 1 << 14;
 /// Connections accepted before others are served.
 const ACCEPT_MAX: usize = 64;
 /// Connections that have not shown whose they are; the oldest makes room.
@@ -111,16 +113,22 @@ impl EventLoop {
         let mut last_request: Option<Instant> = None;
         // Whether it looks or sleeps.
         let mut is_awake = false;
+        let mut rounds = 0u32;
         while !self.shared.is_stopped() {
             let timeout = match is_awake || !self.ready.is_empty() {
                 true => Some(Duration::ZERO),
                 false => {
                     self.backends.flush_touches();
+                    self.backends.note_cpu();
                     add(&self.shared.counters.sleeps, 1);
                     self.sleep_max()
                 }
             };
             let count = self.round(timeout);
+            rounds = rounds.wrapping_add(1);
+            if rounds.is_multiple_of(ROUNDS_PER_CLOCK) {
+                self.backends.note_cpu();
+            }
             if count > 0 {
                 is_awake = true;
                 last_request = None;

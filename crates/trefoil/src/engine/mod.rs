@@ -1,5 +1,6 @@
 //! `engine`: reads the backends of this host for clients elsewhere.
 
+mod metrics;
 mod service;
 
 pub(crate) use service::{Service, Setup};
@@ -12,7 +13,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
+use trefoil_backend::take_port;
 use trefoil_client::Cell;
+use trefoil_gateway::observe::Endpoint;
 use trefoil_softnic::{CellPlaces, Engine, EngineOptions, Place};
 
 /// How long the engine may take to find the backends, before it says that it is ready
@@ -36,15 +39,34 @@ pub(crate) fn run(args: EngineArgs) -> Outcome {
             ..EngineOptions::default()
         },
     };
+    let metrics = match crate::serve::metrics_address(&args.metrics)? {
+        None => None,
+        Some(at) if !at.ip().is_loopback() && !args.plaintext => {
+            return Err(Failure::Usage(format!(
+                "--metrics {at} is reachable from other machines without TLS: listen on 127.0.0.1, or pass --plaintext"
+            )));
+        }
+        Some(at) => Some(take_port(at).map_err(Failure::of)?),
+    };
     let signals = Signals::new()?;
     let cell = crate::connect::cell(&args.address)?;
     let known = cell.clone();
     let service = Service::start(setup, move |may_be_old| places(&known, may_be_old))?;
+    let service = Arc::new(service);
+    let served = match metrics {
+        None => None,
+        Some((listener, _)) => {
+            let (service, name) = (Arc::clone(&service), cell.config().cell.clone());
+            let text = move || metrics::text(&service, &name);
+            Some(Endpoint::of(listener, Arc::new(text)).map_err(Failure::of)?)
+        }
+    };
     let engine = service.engine();
     await_backends(engine, &cell);
     let ready = serde_json::json!({
         "engine": engine.address().to_string(),
         "cell": args.address.cell,
+        "metrics": served.as_ref().map(|served| served.address().to_string()),
         "pids": [std::process::id()],
     });
     print_line(&format!("ready {ready}"))?;

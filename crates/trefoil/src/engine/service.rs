@@ -12,6 +12,7 @@ use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant, SystemTime};
 use trefoil_backend::take_port;
 use trefoil_cell::{EngineNotice, Token, TokenFile, engine_beside, read_token};
+use trefoil_softnic::engine::Admits;
 use trefoil_softnic::{CellPlaces, Engine, EngineOptions, Who};
 use trefoil_tls::Tls;
 
@@ -69,7 +70,7 @@ impl Service {
             _ => None,
         };
         let shown = Arc::new(Shown::new(token));
-        let admits = {
+        let admits: Admits = {
             let (tls, shown) = (tls.clone(), Arc::clone(&shown));
             Box::new(move |who: &Who| may_read(tls.as_ref(), &shown, who))
         };

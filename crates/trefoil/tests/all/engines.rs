@@ -630,6 +630,158 @@ fn strangers_learn_nothing_and_disturb_nobody() {
     await_engine(&mut client);
 }
 
+/// The most memory that a process has had, in KiB.
+fn peak_kib(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let text = line.unwrap().trim().trim_end_matches(" kB");
+    text.parse().unwrap()
+}
+
+#[test]
+fn strangers_disturb_nobody_where_tls_is_spoken() {
+    let (_dir, cell) = up("R=3.2");
+    let own = tempfile::tempdir().unwrap();
+    let folder = own.path().join("ca");
+    let dir = folder.display().to_string();
+    let certs = |args: &[&str]| {
+        let made = crate::support::run(&[&["cell", "certs"], args, &["--dir", &dir]].concat());
+        assert!(made.status.success(), "{}", text(&made.stderr));
+    };
+    certs(&["init"]);
+    let host = ["--host", "127.0.0.1"];
+    certs(
+        &[
+            &["issue", "--name", "server", "--role", "backend"],
+            &host[..],
+        ]
+        .concat(),
+    );
+    certs(&["issue", "--name", "client", "--role", "client"]);
+    let path = folder.join("server").display().to_string();
+    let listen = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let engine = Engine::start_with(&cell, listen, &["--certs", &path]);
+    let connect = || {
+        let files = trefoil_client::CertFiles::in_directory(&folder.join("client"));
+        let tls = trefoil_client::Tls::read(&files, trefoil_client::CertUse::Client).unwrap();
+        let cell = trefoil_client::Cell::connect_with(&cell.address, Some(tls)).unwrap();
+        let mut client = cell.client(engine.options());
+        await_engine(&mut client);
+        client
+    };
+    let mut client = connect();
+    for len in [0, 100, 5000, 100_000, 200_000] {
+        let key = format!("of {len}");
+        let value = value("k", 7, len);
+        set(&mut client, &key, &value);
+        assert_eq!(get(&mut client, &key).as_ref(), Some(&value), "{len}");
+    }
+    // Many keys at once, more than a record holds.
+    let keys: Vec<String> = (0..300).map(|number| format!("many {number}")).collect();
+    for key in &keys {
+        set(&mut client, key, &value(key, 1, 1000));
+    }
+    let named: Vec<&[u8]> = keys.iter().map(String::as_bytes).collect();
+    let mut found = 0;
+    client.get_many(&named, |at, result| match result {
+        Ok(Lookup::Hit(hit)) => {
+            assert_eq!(round_of(&keys[at], hit.value), 1);
+            found += 1;
+        }
+        other => panic!("{}: {other:?}", keys[at]),
+    });
+    assert_eq!(found, keys.len());
+
+    // Who speaks without TLS, says nonsense, or more than a record may hold.
+    let record = |len: usize, content: u8| {
+        let mut bytes = vec![0x16, 3, 1];
+        bytes.extend_from_slice(&(len as u16).to_be_bytes());
+        bytes.resize(5 + len, content);
+        bytes
+    };
+    for bytes in [
+        hello(1, &[b'x'; 64]),
+        record(60_000, 1),
+        record(200, 0),
+        vec![0x16; 4096],
+    ] {
+        let said = said_to(&engine, &bytes);
+        // An alert at most.
+        assert!(said.len() <= 7, "{said:?}");
+    }
+    // Half a greeting, by the thousand; as many at a time as a process may have open.
+    let half_greeting = |_| {
+        let mut socket = TcpStream::connect(engine.address).unwrap();
+        // It may have been left already.
+        let _ = socket.write_all(&record(500, 1)[..200]);
+        socket
+    };
+    let mut half: Vec<TcpStream> = Vec::new();
+    for _ in 0..4 {
+        half.clear();
+        half.extend((0..500).map(half_greeting));
+        assert!(get(&mut client, "of 5000").is_some());
+    }
+    let mut late = connect();
+    assert!(get(&mut late, "of 5000").is_some());
+    assert!(get(&mut client, "of 5000").is_some());
+    let peak = peak_kib(engine.child.id());
+    assert!(peak < 200 << 10, "{peak} KiB");
+    // Without a certificate of the cell's, nobody comes in by the token, either.
+    let mut by_token = trefoil_client::Cell::connect(&cell.address)
+        .unwrap()
+        .client(engine.options());
+    await_carriers(&mut by_token, |carrier| carrier == CarrierInUse::Rpc);
+    assert!(get(&mut by_token, "of 5000").is_some());
+    drop(half);
+}
+
+#[test]
+fn a_server_s_own_engine_reads_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let listen = format!("127.0.0.1:{}", free_port());
+    let cell = Cell::serve(dir.path(), &["--memory", "64MiB", "--engine", &listen]);
+    let stored = cell.run(&["set", "k", "hello"]);
+    assert!(stored.status.success(), "{}", text(&stored.stderr));
+    let read = cell.run(&["get", "k", "--engine", &listen]);
+    assert_eq!(text(&read.stdout), "hello");
+    let (_, counters) = engine_of(&cell.status());
+    assert_eq!(counters["backends_mapped"], 1);
+    assert!(counters["scans"].as_u64() > Some(0), "{counters:#}");
+    // In words, too.
+    let said = text(&cell.run(&["cell", "status"]).stdout);
+    assert!(
+        said.contains(&format!("engine {listen}: 1 backends")),
+        "{said}"
+    );
+}
+
+#[test]
+fn an_engine_s_counters_are_there_for_prometheus() {
+    let (_dir, cell) = up("R=1");
+    let listen = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let metrics = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let at = metrics.to_string();
+    let engine = Engine::start_with(&cell, listen, &["--metrics", &at]);
+    let mut client = engine.client(&cell);
+    set(&mut client, "k", b"v");
+    assert!(get(&mut client, "k").is_some());
+    let mut socket = TcpStream::connect(metrics).unwrap();
+    socket
+        .write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n")
+        .unwrap();
+    let mut said = String::new();
+    socket.read_to_string(&mut said).unwrap();
+    let scans = said
+        .lines()
+        .find_map(|line| line.strip_prefix("trefoil_engine_scans_total{cell=\"cell\"} "));
+    assert!(scans.unwrap().parse::<u64>().unwrap() > 0, "{said}");
+    assert!(
+        said.contains("# TYPE trefoil_engine_sessions_open gauge"),
+        "{said}"
+    );
+}
+
 /// One session by hand.
 struct Session {
     socket: TcpStream,
