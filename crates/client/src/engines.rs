@@ -82,6 +82,7 @@ pub(crate) fn engine_address(
         address,
         host,
         tls: tls.cloned(),
+        has_datagrams: false,
         token: token.map_or_else(|| Arc::from([]), |token| token.as_bytes().into()),
     }
 }

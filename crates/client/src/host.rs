@@ -64,6 +64,8 @@ pub(crate) struct ClientHost {
     clock_offset_ns: i64,
     /// Where an engine listens, if one is to be used.
     engine: Option<SocketAddr>,
+    /// Whether it is asked over UDP.
+    has_datagrams: bool,
     /// Backends that were connected to before: where only calls reach one, the next
     /// time is because it was silent.
     knocked: HashSet<u32>,
@@ -84,6 +86,7 @@ impl ClientHost {
             bell: Arc::new(Bell::new()),
             clock_offset_ns: options.clock_offset_ms.saturating_mul(1_000_000),
             engine: options.engine,
+            has_datagrams: options.engine_datagrams,
             knocked: HashSet::new(),
             seen: HashMap::new(),
             signals: None,
@@ -137,9 +140,11 @@ impl ClientHost {
             Arc::clone(&self.shared.reaches),
         );
         let thread_topology = Arc::clone(topology);
+        let has_datagrams = self.has_datagrams;
         let connect = move || {
             let life = thread_topology.id().life;
-            let address = engine_address(engine, engine.ip().to_string(), rpc.tls());
+            let mut address = engine_address(engine, engine.ip().to_string(), rpc.tls());
+            address.has_datagrams = has_datagrams;
             let port = EnginePort::connect(&address, backend, life, ENGINE_PATIENCE);
             let result = port.map(|port| ClientPort::Engine(Box::new(port)));
             let result = result.map_err(|error| match is_first {
@@ -242,6 +247,7 @@ impl Host for ClientHost {
         let is_remote = |a: &RpcAddress| matches!(a, RpcAddress::Tcp { .. }) && !a.is_local();
         let is_reached_elsewhere = config.addresses.iter().any(is_remote);
         let thread_topology = Arc::clone(topology);
+        let has_datagrams = self.has_datagrams;
         let thread_put = put.clone();
         let (rpc, reaches) = (
             Arc::clone(&self.shared.rpc),
@@ -302,8 +308,11 @@ impl Host for ClientHost {
                 // It may be on another host, which may have an engine.
                 Err(error) => match engine_of(&rpc, thread_topology.config(), backend, By::Network)
                 {
-                    Ok(engine) => {
+                    Ok(mut engine) => {
                         reaches.answered(backend);
+                        if let Some(engine) = &mut engine {
+                            engine.has_datagrams = has_datagrams;
+                        }
                         let life = thread_topology.id().life;
                         engine.map_or(Err(error), |engine| by_engine(&engine, backend, life))
                     }

@@ -30,6 +30,9 @@ pub struct Options {
     /// it is away, goes by RPC. `None`: where no shared memory reaches, by the engine that
     /// the backend tells of, if there is one.
     pub engine: Option<SocketAddr>,
+    /// Whether lookups by way of an engine to which TLS is spoken go over UDP, if that gets
+    /// through.
+    pub engine_datagrams: bool,
     /// One touch in this many is reported to the backends (1: every one).
     pub touch_sample: u32,
     /// The replica (place in the cohort) that is asked first; `None` rotates
@@ -52,6 +55,7 @@ impl Default for Options {
             retries_max: trefoil_client_core::retry::RETRIES_MAX_DEFAULT,
             carrier: Carrier::Auto,
             engine: None,
+            engine_datagrams: false,
             touch_sample: 1,
             preferred: None,
             waiting_len_max: 16 << 20,

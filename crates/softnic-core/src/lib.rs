@@ -12,8 +12,8 @@
 //!            ◄──────────────────────────── ANSWERS ──
 //! ```
 //!
-//! [`datagram`] has the same for a network that loses, doubles and reorders; sockets carry
-//! streams only, in this release. [`wire`] has the bytes, [`Target`] the engine's side of a session, [`Initiator`]
+//! [`datagram`] carries requests and answers over a network that loses, doubles and
+//! reorders. [`wire`] has the bytes, [`Target`] the engine's side of a session, [`Initiator`]
 //! the client's. Neither has a socket, a clock or a thread: bytes and times are
 //! arguments. `docs/softnic.md` says the same for people.
 //!

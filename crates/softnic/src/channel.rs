@@ -49,6 +49,13 @@ impl Channel {
         }
     }
 
+    /// Bytes that both ends and nobody else draw from the TLS session; `None` if there is
+    /// none that has been agreed on.
+    pub(crate) fn export<const LEN: usize>(&self, label: &[u8]) -> Option<[u8; LEN]> {
+        let tls = self.0.as_ref()?;
+        tls.export_keying_material([0; LEN], label, None).ok()
+    }
+
     /// Whether the socket still has to take something.
     pub(crate) fn waits(&self) -> bool {
         self.0.as_ref().is_some_and(|tls| tls.wants_write())

@@ -24,6 +24,9 @@ pub struct EngineAddress {
     pub host: String,
     /// With it TLS is spoken, and our certificate shows who we are.
     pub tls: Option<Tls>,
+    /// Where TLS is spoken: whether requests and answers go over UDP, sealed with keys of
+    /// that TLS, if they get through.
+    pub has_datagrams: bool,
     /// What is shown to it where no TLS is spoken; empty if there is none.
     pub token: Arc<[u8]>,
 }

@@ -16,6 +16,7 @@
 //! wire, and why it is safe, is in `trefoil-softnic-core`.
 
 mod channel;
+mod datagrams;
 mod dial;
 pub mod engine;
 mod port;

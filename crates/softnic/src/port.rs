@@ -13,9 +13,10 @@
 //! so what changes stands behind a lock that nobody else ever holds.
 
 use crate::channel::Channel;
+use crate::datagrams::Datagrams;
 use crate::dial::{ConnectError, Dialled, EngineAddress, RECEIVE_LEN, dial};
 use std::net::TcpStream;
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use trefoil_client_core::outcome::SendFailure;
@@ -42,6 +43,10 @@ const OPENING: u64 = 0;
 /// What changes.
 struct Core {
     channel: Channel,
+    /// Carries requests and answers instead of the stream, if there is one.
+    datagrams: Option<Datagrams>,
+    /// What the datagrams could not carry.
+    left: Vec<u8>,
     initiator: Initiator,
     /// What has come and was not taken in.
     input: Vec<u8>,
@@ -54,6 +59,8 @@ struct Core {
 /// See the module.
 pub struct EnginePort {
     socket: TcpStream,
+    /// What wakes its owner, if that is not the socket alone.
+    waits: Option<Arc<OwnedFd>>,
     agreement: Agreement,
     handle: u32,
     /// That buckets are expected to carry, as of the last refresh.
@@ -100,13 +107,21 @@ impl EnginePort {
         if !is_ours {
             return Err(ConnectError::Inconsistent { address, backend });
         }
+        let unreachable = |source| ConnectError::Unreachable { address, source };
+        let datagrams = match engine.has_datagrams {
+            true => Datagrams::beside(&socket, &channel, address).map_err(unreachable)?,
+            false => None,
+        };
         Ok(EnginePort {
             socket,
+            waits: datagrams.as_ref().map(Datagrams::waits),
             agreement: agreement(&opened),
             handle: opened.handle,
             config_id: opened.topology.config_id,
             core: Mutex::new(Core {
                 channel,
+                datagrams,
+                left: Vec::new(),
                 initiator,
                 input,
                 received: vec![0; RECEIVE_LEN].into_boxed_slice(),
@@ -143,6 +158,14 @@ impl Core {
     /// Sends what the window has room for.
     fn send(&mut self, socket: &TcpStream) {
         self.initiator.flush();
+        self.send_datagrams();
+        while !self.left.is_empty() && !self.is_closed {
+            match self.channel.send(socket, &self.left) {
+                Ok(0) => return,
+                Ok(count) => drop(self.left.drain(..count)),
+                Err(_) => self.is_closed = true,
+            }
+        }
         if self.channel.waits() {
             self.is_closed |= self.channel.flush(socket).is_err();
         }
@@ -155,12 +178,36 @@ impl Core {
         }
     }
 
+    fn send_datagrams(&mut self) {
+        let Some(datagrams) = &mut self.datagrams else {
+            return;
+        };
+        datagrams.take(&mut self.initiator);
+        datagrams.send(monotonic_ns());
+        if datagrams.is_blocked() {
+            // By the stream, from now on.
+            if let Some(datagrams) = self.datagrams.take() {
+                self.left.extend(datagrams.into_frames());
+            }
+        }
+    }
+
     /// Receives, unless something is there already. Whether there is something to take
     /// in, or nothing will come any more.
     fn look(&mut self, socket: &TcpStream) -> bool {
         self.send(socket);
         if self.is_closed || Initiator::has_frame(&self.input) {
             return true;
+        }
+        if let Some(datagrams) = &mut self.datagrams {
+            datagrams.receive(&mut self.input, monotonic_ns());
+            let is_silent = self.initiator.is_silent(monotonic_ns());
+            if Initiator::has_frame(&self.input) {
+                return true;
+            }
+            if !datagrams.must_look_at_stream() && !is_silent {
+                return false;
+            }
         }
         match self.channel.receive(socket, &mut self.received[..]) {
             Ok(Some(count)) => self.input.extend_from_slice(&self.received[..count]),
@@ -364,12 +411,19 @@ impl Port for EnginePort {
 
     /// Its socket is readable whenever something has come.
     fn arm(&self) {
-        self.core().send(&self.socket);
+        let mut core = self.core();
+        core.send(&self.socket);
+        if let Some(datagrams) = &core.datagrams {
+            datagrams.arm();
+        }
     }
 
     fn disarm(&self) {}
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.socket.as_fd())
+        Some(match &self.waits {
+            Some(waits) => waits.as_fd(),
+            None => self.socket.as_fd(),
+        })
     }
 }

@@ -369,6 +369,9 @@ pub(crate) struct ByEngine {
     /// Look up by way of the engine at this address instead of shared memory; RPC where it does not help
     #[arg(long, value_name = "HOST:PORT")]
     pub engine: Option<SocketAddr>,
+    /// Ask engines to which TLS is spoken over UDP, if that gets through
+    #[arg(long)]
+    pub engine_udp: bool,
 }
 
 #[derive(Subcommand, Debug)]

@@ -208,9 +208,11 @@ impl<'a> Scene<'a> {
         pin_current_thread(CLIENT_CORE).map_err(io_error("pin a thread"))?;
         let length = Duration::from_secs_f64(options.seconds);
         let client_of = |stand: &Stand, engine: SocketAddr, tls: Option<Tls>| {
+            let engine_datagrams = case == Case::ScarUdp;
             let cell = Cell::connect_with(&stand.cell.address, tls).map_err(cell_error)?;
             let mut client = cell.client(Options {
                 engine: Some(engine),
+                engine_datagrams,
                 ..Options::default()
             });
             await_engine(&mut client)?;
@@ -229,7 +231,7 @@ impl<'a> Scene<'a> {
                 let mut target = client_of(one, one.adaptive.address, None)?;
                 self.gets(&mut target, Some(one.adaptive.pid), length)
             }
-            Case::ScarTls => {
+            Case::ScarTls | Case::ScarUdp => {
                 let files = CertFiles::in_directory(&self.secrets.certs.join("client"));
                 let tls = Tls::read(&files, CertUse::Client).map_err(cell_error)?;
                 let mut target = client_of(one, one.encrypted.address, Some(tls))?;

@@ -15,6 +15,8 @@ pub enum Case {
     Scar,
     /// The same over TLS.
     ScarTls,
+    /// The same over UDP, sealed.
+    ScarUdp,
     /// GET at R=3.2 by SCAR, both sides spinning.
     ScarQuorum,
     /// GET at R=1 by SCAR, of an engine that spins for 50 us and then sleeps.
@@ -39,10 +41,11 @@ pub enum Case {
 
 impl Case {
     /// All, in the table's order.
-    pub const ALL: [Case; 13] = [
+    pub const ALL: [Case; 14] = [
         Case::Echo,
         Case::Scar,
         Case::ScarTls,
+        Case::ScarUdp,
         Case::ScarQuorum,
         Case::ScarSleeping,
         Case::Memcached,
@@ -60,6 +63,7 @@ impl Case {
             Case::Echo => "bare echo, both spinning",
             Case::Scar => "SCAR R=1, both spinning",
             Case::ScarTls => "SCAR R=1, TLS 1.3",
+            Case::ScarUdp => "SCAR R=1, UDP, AES-128-GCM",
             Case::ScarQuorum => "SCAR R=3.2",
             Case::ScarSleeping => "SCAR R=1, engine as by default",
             Case::Memcached => "memcached, client spinning",
@@ -180,6 +184,12 @@ impl Report {
         let cpu = |row: &Row| row.server_cpu_us;
         ratio("p50 of SCAR to the echo's", Case::Scar, Case::Echo, p50);
         ratio("p50 with TLS to without", Case::ScarTls, Case::Scar, p50);
+        ratio(
+            "p50 over UDP to TCP without TLS",
+            Case::ScarUdp,
+            Case::Scar,
+            p50,
+        );
         ratio("p50 at R=3.2 to R=1", Case::ScarQuorum, Case::Scar, p50);
         let what = "p50 of memcached, spinning, to SCAR's";
         ratio(what, Case::Memcached, Case::Scar, p50);

@@ -62,6 +62,8 @@ pub struct Courier {
     /// Ids in the order in which they are looked at; some are answered already.
     order: VecDeque<u64>,
     counts: CourierCounts,
+    /// Requests that were answered.
+    answered: u64,
 }
 
 impl Courier {
@@ -74,6 +76,7 @@ impl Courier {
             pending: HashMap::new(),
             order: VecDeque::new(),
             counts: CourierCounts::default(),
+            answered: 0,
         }
     }
 
@@ -85,6 +88,18 @@ impl Courier {
     /// The window, by now.
     pub fn window(&self) -> &Window {
         &self.window
+    }
+
+    /// Whether one request was asked so often, and nothing was ever answered.
+    pub fn is_unheard(&self, attempts: u32) -> bool {
+        let is_given_up = |of: &Pending| of.attempt > attempts;
+        self.answered == 0 && self.pending.values().any(is_given_up)
+    }
+
+    /// What is not answered, in no order.
+    pub fn into_asks(self) -> impl Iterator<Item = Ask> {
+        let pending = self.pending.into_values().map(|pending| pending.ask);
+        pending.chain(self.waiting)
     }
 
     /// Takes a request; touches are sent once and forgotten.
@@ -239,6 +254,7 @@ impl Courier {
 
     fn end(&mut self, id: u64) {
         if let Some(pending) = self.pending.remove(&id) {
+            self.answered += 1;
             self.used -= cost(&pending.ask);
         }
     }

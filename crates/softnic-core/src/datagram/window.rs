@@ -9,6 +9,8 @@ const DECREASE_MAX: f64 = 0.5;
 const BETA: f64 = 0.8;
 /// Bytes that a round trip without a queue adds.
 const INCREASE_LEN: f64 = 4096.0;
+/// At the beginning.
+const FIRST_LEN: f64 = 16_384.0;
 /// The least: one answer is always under way.
 const LEN_MIN: f64 = 2048.0;
 /// A delay of so much more than the shortest one is none: wake-ups, other processes.
@@ -34,7 +36,7 @@ impl Window {
     /// At most `len_max` bytes.
     pub fn new(len_max: u32) -> Self {
         Window {
-            len: f64::from(len_max).min(65_536.0),
+            len: f64::from(len_max).min(FIRST_LEN),
             len_max: f64::from(len_max),
             base_ns: u64::MAX,
             base_since_ns: 0,

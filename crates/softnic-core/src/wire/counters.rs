@@ -9,7 +9,7 @@ use super::greeting::append;
 use super::{Head, Kind, Malformed, u64_at};
 
 /// What is counted, in the frame's order.
-pub const COUNTER_NAMES: [&str; 19] = [
+pub const COUNTER_NAMES: [&str; 22] = [
     "scans",
     "reads",
     "touches",
@@ -17,6 +17,9 @@ pub const COUNTER_NAMES: [&str; 19] = [
     "gone",
     "bytes_in",
     "bytes_out",
+    "datagrams_in",
+    "datagrams_dropped",
+    "datagrams_out",
     "sleeps",
     "sessions_total",
     "sessions_open",

@@ -49,6 +49,12 @@ counters! {
     bytes_in,
     /// Bytes sent.
     bytes_out,
+    /// Datagrams received.
+    datagrams_in,
+    /// Datagrams that were not believed: forged, damaged, seen before, or of nobody.
+    datagrams_dropped,
+    /// Datagrams sent.
+    datagrams_out,
     /// Times that the loop slept.
     sleeps,
     /// Clients that were let in, ever.

@@ -8,6 +8,7 @@
 
 use super::backends::Backends;
 use super::counters::add;
+use super::datagrams::Datagrams;
 use super::session::{Buffers, End, Session, Turn};
 use super::{Admits, EngineOptions, Shared};
 use crate::channel::Channel;
@@ -45,7 +46,8 @@ const KEEPALIVE_PAUSE: Duration = Duration::from_secs(5);
 /// Names in epoll events; sessions are numbered upwards from the last of them.
 const BELL: u64 = 0;
 const LISTENER: u64 = 1;
-const SESSION_FIRST: u64 = 2;
+const DATAGRAMS: u64 = 2;
+const SESSION_FIRST: u64 = 3;
 
 /// See the module.
 pub(super) struct EventLoop {
@@ -54,6 +56,8 @@ pub(super) struct EventLoop {
     epoll: OwnedFd,
     listener: TcpListener,
     tls: Option<Tls>,
+    /// Where sessions have keys.
+    datagrams: Option<Datagrams>,
     /// Not accepted from before then.
     accepts_at: Option<Instant>,
     sessions: HashMap<u64, Session>,
@@ -89,6 +93,10 @@ impl EventLoop {
             epoll::EventData::new_u64(LISTENER),
             readable,
         )?;
+        let datagrams = match &tls {
+            None => None,
+            Some(_) => datagrams_at(&listener, &epoll),
+        };
         Ok(EventLoop {
             backends: Backends::new(Arc::clone(&shared), admits, options.sessions_max),
             shared,
@@ -96,6 +104,7 @@ impl EventLoop {
             epoll,
             listener,
             tls,
+            datagrams,
             accepts_at: None,
             sessions: HashMap::new(),
             next_session: SESSION_FIRST,
@@ -176,6 +185,7 @@ impl EventLoop {
                     let _ = rustix::io::read(&self.shared.bell, &mut [0; 8]);
                 }
                 LISTENER => self.accept(),
+                DATAGRAMS => served += self.serve_datagrams(),
                 // Those that go on anyway receive nothing before.
                 name if self.goes_on(name) => {}
                 name => {
@@ -189,6 +199,12 @@ impl EventLoop {
             self.sweep();
         }
         served
+    }
+
+    fn serve_datagrams(&mut self) -> usize {
+        let (backends, counters) = (&mut self.backends, &self.shared.counters);
+        let datagrams = self.datagrams.as_mut();
+        datagrams.map_or(0, |datagrams| datagrams.serve(backends, counters))
     }
 
     fn goes_on(&self, name: u64) -> bool {
@@ -218,6 +234,9 @@ impl EventLoop {
         if session.target.is_admitted() && !was_admitted {
             self.guest_count -= 1;
             count_handshake(self.tls.as_ref(), true);
+            if let Some(datagrams) = &mut self.datagrams {
+                session.datagrams = datagrams.begin(&session.socket, &session.channel);
+            }
         }
         let is_blocked = turn == Turn::Blocked;
         if is_blocked != was_blocked {
@@ -251,6 +270,9 @@ impl EventLoop {
     /// Its socket leaves epoll when it is closed.
     fn remove(&mut self, name: u64, is_blocked: bool) {
         if let Some(session) = self.sessions.remove(&name) {
+            if let (Some(datagrams), Some(name)) = (&mut self.datagrams, session.datagrams) {
+                datagrams.end(name);
+            }
             match session.target.is_admitted() {
                 true => self.backends.admitted -= 1,
                 false => self.guest_count -= 1,
@@ -380,6 +402,18 @@ impl EventLoop {
             self.remove(name, is_blocked);
         }
     }
+}
+
+/// The socket for datagrams; without it, everything goes by streams.
+fn datagrams_at(listener: &TcpListener, epoll: &OwnedFd) -> Option<Datagrams> {
+    let bound = listener.local_addr().and_then(Datagrams::bind);
+    let added = bound.and_then(|datagrams| {
+        let data = epoll::EventData::new_u64(DATAGRAMS);
+        epoll::add(epoll, &datagrams, data, epoll::EventFlags::IN)?;
+        Ok(datagrams)
+    });
+    let tell = |error: &io::Error| tracing::warn!("clients are not served over UDP: {error}");
+    added.inspect_err(tell).ok()
 }
 
 fn count_handshake(tls: Option<&Tls>, is_done: bool) {

@@ -2,6 +2,7 @@
 
 mod backends;
 mod counters;
+mod datagrams;
 mod event_loop;
 mod mapper;
 mod session;

@@ -62,7 +62,9 @@ impl Buffers {
 
 pub(super) struct Session {
     pub(super) socket: OwnedFd,
-    channel: Channel,
+    pub(super) channel: Channel,
+    /// Its name in datagrams, if it has keys.
+    pub(super) datagrams: Option<u64>,
     pub(super) target: Target,
     /// Its client, once it is admitted.
     pub(super) who: Option<Who>,
@@ -84,6 +86,7 @@ impl Session {
         Session {
             socket,
             channel,
+            datagrams: None,
             target: Target::new(),
             who: None,
             input: Vec::new(),

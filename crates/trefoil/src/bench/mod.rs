@@ -64,6 +64,7 @@ fn load(args: &LoadArgs, gets: f64) -> Outcome {
     let cell = crate::connect::cell(&args.address)?;
     let mut target = Trefoil::new(cell.client(Options {
         engine: args.by.engine,
+        engine_datagrams: args.by.engine_udp,
         ..Options::default()
     }));
     let popularity = match args.zipf {

@@ -630,6 +630,212 @@ fn strangers_learn_nothing_and_disturb_nobody() {
     await_engine(&mut client);
 }
 
+/// A server's and a client's certificates.
+struct Certs {
+    own: TempDir,
+}
+
+impl Certs {
+    fn issue() -> Certs {
+        let own = tempfile::tempdir().unwrap();
+        let dir = own.path().join("ca").display().to_string();
+        let run = |args: &[&str]| {
+            let made = crate::support::run(&[&["cell", "certs"], args, &["--dir", &dir]].concat());
+            assert!(made.status.success(), "{}", text(&made.stderr));
+        };
+        run(&["init"]);
+        let server = ["issue", "--name", "server", "--role", "backend"];
+        run(&[&server[..], &["--host", "127.0.0.1,127.0.0.2"]].concat());
+        run(&["issue", "--name", "client", "--role", "client"]);
+        Certs { own }
+    }
+
+    fn of_server(&self) -> String {
+        self.own.path().join("ca/server").display().to_string()
+    }
+
+    fn listen(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], free_port()))
+    }
+
+    /// A client that shows its certificate, once it reaches all by way of the engine.
+    fn client(&self, cell: &Cell, options: Options) -> Client {
+        let files = trefoil_client::CertFiles::in_directory(&self.own.path().join("ca/client"));
+        let tls = trefoil_client::Tls::read(&files, trefoil_client::CertUse::Client).unwrap();
+        let cell = trefoil_client::Cell::connect_with(&cell.address, Some(tls)).unwrap();
+        let mut client = cell.client(options);
+        await_engine(&mut client);
+        client
+    }
+}
+
+/// Between a client and an engine, at 127.0.0.2: passes the stream on, and datagrams as a
+/// bad network does.
+struct Relay {
+    address: SocketAddr,
+    is_over: std::sync::Arc<AtomicBool>,
+}
+
+impl Relay {
+    /// Loses `lost` of a hundred datagrams; doubles, damages and holds back some others.
+    fn start(engine: SocketAddr, lost: u64) -> Relay {
+        use std::net::{TcpListener, UdpSocket};
+        let address = SocketAddr::from(([127, 0, 0, 2], engine.port()));
+        let listener = TcpListener::bind(address).unwrap();
+        std::thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                let Ok(server) = TcpStream::connect(engine) else {
+                    continue;
+                };
+                for (mut from, mut to) in [
+                    (client.try_clone().unwrap(), server.try_clone().unwrap()),
+                    (server, client),
+                ] {
+                    std::thread::spawn(move || {
+                        let _ = std::io::copy(&mut from, &mut to);
+                        let _ = to.shutdown(std::net::Shutdown::Both);
+                    });
+                }
+            }
+        });
+        let near = UdpSocket::bind(address).unwrap();
+        let far = UdpSocket::bind(("127.0.0.1", 0)).unwrap();
+        far.connect(engine).unwrap();
+        let is_over = std::sync::Arc::<AtomicBool>::default();
+        let client = std::sync::Arc::<std::sync::Mutex<Option<SocketAddr>>>::default();
+        for to_engine in [true, false] {
+            let (near, far) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+            let (is_over, client) = (is_over.clone(), client.clone());
+            std::thread::spawn(move || {
+                let mut random = 0x9e37_79b9_7f4a_7c15u64 ^ u64::from(to_engine);
+                let mut happens = move |percent: u64| {
+                    random ^= random << 13;
+                    random ^= random >> 7;
+                    random ^= random << 17;
+                    random % 100 < percent
+                };
+                let from = if to_engine { &near } else { &far };
+                from.set_read_timeout(Some(Duration::from_millis(50)))
+                    .unwrap();
+                let (mut bytes, mut held) = ([0; 2048], None::<Vec<u8>>);
+                while !is_over.load(Ordering::Relaxed) {
+                    let Ok((len, whose)) = from.recv_from(&mut bytes) else {
+                        continue;
+                    };
+                    if to_engine {
+                        *client.lock().unwrap() = Some(whose);
+                    }
+                    let pass = |bytes: &[u8]| {
+                        let whose = *client.lock().unwrap();
+                        let _ = match (to_engine, whose) {
+                            (true, _) => far.send(bytes),
+                            (false, Some(whose)) => near.send_to(bytes, whose),
+                            (false, None) => Ok(0),
+                        };
+                    };
+                    if happens(lost) {
+                        continue;
+                    }
+                    if happens(2) {
+                        bytes[len / 2] ^= 4;
+                    }
+                    if happens(2) {
+                        pass(&bytes[..len]);
+                    }
+                    // Two change places.
+                    match held.take() {
+                        None if happens(5) => held = Some(bytes[..len].to_vec()),
+                        None => pass(&bytes[..len]),
+                        Some(other) => {
+                            pass(&bytes[..len]);
+                            pass(&other);
+                        }
+                    }
+                }
+            });
+        }
+        Relay { address, is_over }
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn lookups_over_a_bad_network_are_right_and_none_fails() {
+    let (_dir, cell) = up("R=1");
+    let certs = Certs::issue();
+    let engine = Engine::start_with(&cell, certs.listen(), &["--certs", &certs.of_server()]);
+    let relay = Relay::start(engine.address, 5);
+    let options = Options {
+        engine: Some(relay.address),
+        engine_datagrams: true,
+        ..engine.options()
+    };
+    let mut client = certs.client(&cell, options);
+    // Of one datagram, of several, and of very many.
+    let lens = [0, 100, 1000, 5000, 100_000];
+    let keys: Vec<String> = (0..100).map(|number| format!("k{number}")).collect();
+    for round in 1..4 {
+        for (number, key) in keys.iter().enumerate() {
+            set(
+                &mut client,
+                key,
+                &value(key, round, lens[number % lens.len()]),
+            );
+        }
+        for _ in 0..3 {
+            for key in &keys {
+                let found = get(&mut client, key).expect("it was stored");
+                assert_eq!(round_of(key, &found), round, "{key}");
+            }
+        }
+        let named: Vec<&[u8]> = keys.iter().map(String::as_bytes).collect();
+        client.get_many(&named, |at, result| match result {
+            Ok(Lookup::Hit(hit)) => assert_eq!(round_of(&keys[at], hit.value), round),
+            other => panic!("{}: {other:?}", keys[at]),
+        });
+    }
+    assert!(
+        client
+            .carriers()
+            .iter()
+            .all(|link| link.carrier == CarrierInUse::Engine)
+    );
+    drop(client);
+    let counted = engine.stop();
+    assert!(counted["datagrams_in"] > 900, "{counted:?}");
+    // What was damaged or doubled was noticed.
+    assert!(counted["datagrams_dropped"] > 10, "{counted:?}");
+    assert!(counted["scans"] > 1200, "{counted:?}");
+}
+
+#[test]
+fn where_datagrams_do_not_get_through_the_stream_carries() {
+    let (_dir, cell) = up("R=1");
+    let certs = Certs::issue();
+    let engine = Engine::start_with(&cell, certs.listen(), &["--certs", &certs.of_server()]);
+    let relay = Relay::start(engine.address, 100);
+    let options = Options {
+        engine: Some(relay.address),
+        engine_datagrams: true,
+        ..engine.options()
+    };
+    let mut client = certs.client(&cell, options);
+    set(&mut client, "k", b"v");
+    for _ in 0..100 {
+        assert_eq!(get(&mut client, "k").as_deref(), Some(&b"v"[..]));
+    }
+    await_engine(&mut client);
+    drop(client);
+    let counted = engine.stop();
+    assert_eq!(counted["datagrams_in"], 0);
+    assert!(counted["scans"] >= 100, "{counted:?}");
+}
+
 /// The most memory that a process has had, in KiB.
 fn peak_kib(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
