@@ -151,7 +151,7 @@ impl World {
             delay_max_ns,
         } = self.weather;
         assert!(datagram.len() <= DATAGRAM_LEN_MAX);
-        let mut put = |world: &mut World, later: u64, bytes: Vec<u8>| {
+        let put = |world: &mut World, later: u64, bytes: Vec<u8>| {
             let delay = world.random.random_range(10_000..=delay_max_ns);
             world.flown += 1;
             let at = (world.now + delay + later, world.flown);
