@@ -182,7 +182,7 @@ impl Core {
         let Some(datagrams) = &mut self.datagrams else {
             return;
         };
-        datagrams.take(&mut self.initiator);
+        datagrams.take(&mut self.initiator, &mut self.left);
         datagrams.send(monotonic_ns());
         if datagrams.is_blocked() {
             // By the stream, from now on.

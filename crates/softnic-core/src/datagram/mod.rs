@@ -42,6 +42,9 @@ pub const DATAGRAM_LEN_MAX: usize = 1400;
 pub const DATAGRAM_HEAD_LEN: usize = 16;
 /// Bytes by which sealing makes it longer.
 pub const TAG_LEN: usize = 16;
+/// Longest data that is asked for by datagrams: a piece that is lost costs the whole answer,
+/// so what takes many of them goes by the stream.
+pub const DATAGRAM_DATA_LEN_MAX: u32 = 16 << 10;
 /// Longest payload.
 pub const PAYLOAD_LEN_MAX: usize = (DATAGRAM_LEN_MAX - DATAGRAM_HEAD_LEN - TAG_LEN) / 8 * 8;
 

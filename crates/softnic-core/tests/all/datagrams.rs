@@ -9,7 +9,7 @@ use trefoil_client_core::vote::IndexVote;
 use trefoil_layout::KeyHash;
 use trefoil_softnic_core::datagram::target::{Buffers, carry_out};
 use trefoil_softnic_core::datagram::{
-    Cipher, Courier, DATAGRAM_LEN_MAX, Dropped, Sealed, TAG_LEN, Window,
+    Cipher, Courier, DATAGRAM_DATA_LEN_MAX, DATAGRAM_LEN_MAX, Dropped, Sealed, TAG_LEN, Window,
 };
 use trefoil_softnic_core::limits::WINDOW_LEN;
 use trefoil_softnic_core::wire::{
@@ -309,7 +309,7 @@ fn every_request_is_answered_once_whatever_the_network_does() {
                 0 => scan(id),
                 1 => read(id, world.random.random_range(0..200) * 8),
                 2 => read(id, world.random.random_range(0..2000) * 8),
-                _ if id % 40 == 0 => read(id, 64 << 10),
+                _ if id % 40 == 0 => read(id, DATAGRAM_DATA_LEN_MAX),
                 _ => scan(id),
             };
             world.ask(ask);

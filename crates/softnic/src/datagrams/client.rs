@@ -12,7 +12,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use trefoil_softnic_core::Initiator;
-use trefoil_softnic_core::datagram::{Courier, DATAGRAM_LEN_MAX, Sealed};
+use trefoil_softnic_core::datagram::{Courier, DATAGRAM_DATA_LEN_MAX, DATAGRAM_LEN_MAX, Sealed};
 use trefoil_softnic_core::limits::{ASKS_LEN_MAX, WINDOW_LEN};
 use trefoil_softnic_core::wire::{ASK_LEN, Ask, Frame, HEAD_LEN, Head, Kind};
 
@@ -79,8 +79,9 @@ impl Datagrams {
         Arc::clone(&self.waits)
     }
 
-    /// Takes over the requests that an initiator would send by its stream.
-    pub(crate) fn take(&mut self, initiator: &mut Initiator) {
+    /// Takes over the requests that an initiator would send by its stream, but for those
+    /// that ask for much: they are appended to `stream`, in frames.
+    pub(crate) fn take(&mut self, initiator: &mut Initiator, stream: &mut Vec<u8>) {
         while let Ok(Some(frame)) = Frame::first(initiator.output(), ASKS_LEN_MAX) {
             if frame.head.kind != Kind::Asks {
                 return;
@@ -88,7 +89,12 @@ impl Datagrams {
             let (items, _) = frame.body.as_chunks::<ASK_LEN>();
             // What was encoded here is understood here.
             let asks = items.iter().filter_map(|item| Ask::decode(item).ok());
-            asks.for_each(|ask| self.courier.ask(ask));
+            for ask in asks {
+                match ask.solicited() <= DATAGRAM_DATA_LEN_MAX {
+                    true => self.courier.ask(ask),
+                    false => append_frame(&ask, stream),
+                }
+            }
             let len = frame.total_len();
             initiator.sent(len);
         }
@@ -141,16 +147,8 @@ impl Datagrams {
     /// What was asked and not answered, for the stream.
     pub(crate) fn into_frames(self) -> Vec<u8> {
         let mut out = Vec::new();
-        for ask in self.courier.into_asks() {
-            let bytes = ask.encode();
-            let head = Head {
-                len: bytes.len(),
-                kind: Kind::Asks,
-                count: 1,
-            };
-            out.extend_from_slice(&head.encode());
-            out.extend_from_slice(&bytes);
-        }
+        let asks = self.courier.into_asks();
+        asks.for_each(|ask| append_frame(&ask, &mut out));
         debug_assert!(out.len().is_multiple_of(HEAD_LEN + ASK_LEN));
         out
     }
@@ -173,4 +171,15 @@ impl Datagrams {
         // Late, if it fails: at the next look.
         let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &times);
     }
+}
+
+fn append_frame(ask: &Ask, out: &mut Vec<u8>) {
+    let bytes = ask.encode();
+    let head = Head {
+        len: bytes.len(),
+        kind: Kind::Asks,
+        count: 1,
+    };
+    out.extend_from_slice(&head.encode());
+    out.extend_from_slice(&bytes);
 }
