@@ -250,6 +250,21 @@ impl<'a> Scene<'a> {
                 let mut target = client_of(one, one.adaptive.address, None)?;
                 self.batches(&mut target, one.adaptive.pid, length)
             }
+            Case::Crowd | Case::CrowdDeep => {
+                let cell = Cell::connect(&one.cell.address).map_err(cell_error)?;
+                let life = cell.config().life;
+                let token = std::fs::read(&self.secrets.token).map_err(io_error("read a file"))?;
+                let keys = EngineKeys {
+                    life,
+                    token: &token,
+                };
+                let (address, pid) = (one.adaptive.address, one.adaptive.pid);
+                self.crowd(case, address, Some(keys), pid, length)
+            }
+            Case::CrowdMemcached | Case::CrowdDeepMemcached => match self.memcached.endpoint() {
+                Endpoint::Tcp(address) => self.crowd(case, *address, None, peer, length),
+                Endpoint::Unix(_) => unreachable!("it was started on TCP"),
+            },
             Case::MemcachedMany => self.batches(&mut memcached(Waiting::Spinning)?, peer, length),
         }
     }
