@@ -1306,7 +1306,7 @@ fn who_has_a_token_that_was_replaced_reads_no_more() {
     let write = |token: &str| {
         let next = own.path().join("next");
         let mut options = std::fs::OpenOptions::new();
-        let mut written = options.write(true).create_new(true).mode(0o600);
+        let written = options.write(true).create_new(true).mode(0o600);
         let mut written = written.open(&next).unwrap();
         written.write_all(token.as_bytes()).unwrap();
         std::fs::rename(&next, &file).unwrap();
