@@ -5,7 +5,10 @@
 use libfuzzer_sys::fuzz_target;
 use trefoil_client_core::vote::IndexVote;
 use trefoil_layout::{HashKind, KeyHash, KeyHasher, TopologyId};
+use trefoil_softnic_core::datagram::target::{Buffers, carry_out};
+use trefoil_softnic_core::datagram::{Courier, PAYLOAD_LEN_MAX};
 use trefoil_softnic_core::limits::WINDOW_LEN;
+use trefoil_softnic_core::wire::{Ask, Request};
 use trefoil_softnic_core::wire::{Answer, Open, OpenStatus, Opened, RefusalCode, Status, Welcome};
 use trefoil_softnic_core::{Initiator, InitiatorOptions, Memory, ReadRange, Target};
 
@@ -63,7 +66,25 @@ fuzz_target!(|bytes: &[u8]| {
 
     let mut client = Initiator::new(InitiatorOptions::default());
     client.open(1, 0, 1, 0);
+    client.ask_counters(0);
     client.scan(2, 1, 0, KeyHash { place: 1, tag: 8 }, 1, 0);
     let _ = client.handle(bytes, 1, |_| {});
     client.flush();
+
+    // The same bytes as the payload of a datagram, which only who has the key can send.
+    let mut count = 0;
+    let _ = carry_out(bytes, &mut Zeros, &mut Buffers::default(), |payload| {
+        assert!(payload.len() <= PAYLOAD_LEN_MAX);
+        count += payload.len();
+    });
+    assert!(count <= 2 * WINDOW_LEN as usize);
+    let mut courier = Courier::new(WINDOW_LEN);
+    let hash = KeyHash { place: 1, tag: 8 };
+    let request = Request::Scan { place: 0, hash, config_id: 1, solicited: 4096 };
+    courier.ask(Ask { id: 2, handle: 1, request });
+    let mut payload = Vec::new();
+    courier.next_payload(0, &mut payload);
+    let mut answers = 0;
+    let _ = courier.handle(bytes, 1, |_| answers += 1);
+    assert!(answers <= 1);
 });

@@ -16,7 +16,7 @@ use tonic::service::Interceptor;
 use tonic::{Request, Status};
 use trefoil_cell::{TOKEN_FILE_VARIABLE, Token};
 use trefoil_rpc::OWN_USER_ONLY;
-use trefoil_tls::Caller;
+use trefoil_tls::{Caller, Tls};
 
 /// What decides about the calls of one connection.
 #[derive(Clone, Debug)]
@@ -27,8 +27,8 @@ pub(crate) enum Access {
     Refused,
     /// Each call has to show this; the first that does introduces the guest.
     Token(Arc<Token>, Arc<Guest>),
-    /// The other end has shown a certificate; its roles decide.
-    Certificate(Arc<Caller>),
+    /// The other end has shown a certificate; its roles decide, unless it is revoked.
+    Certificate(Arc<Caller>, Tls),
     /// The other end speaks without TLS, which it should not.
     Plain,
 }
@@ -56,7 +56,13 @@ impl Interceptor for Access {
                      {TOKEN_FILE_VARIABLE}"
                 )))
             }
-            Access::Certificate(caller) => {
+            Access::Certificate(caller, tls) => {
+                if tls.is_revoked(caller) {
+                    return Err(Status::permission_denied(format!(
+                        "the certificate of \"{}\" has been revoked",
+                        caller.name
+                    )));
+                }
                 // Every request comes with what its call needs.
                 let permission = request.extensions().get::<Permission>();
                 match permission {

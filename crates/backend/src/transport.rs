@@ -144,7 +144,7 @@ async fn rpc_over_tls(
                 place.guest().is_introduced();
             }
             let left = accepted.caller.left(SystemTime::now());
-            let access = Access::Certificate(Arc::new(accepted.caller));
+            let access = Access::Certificate(Arc::new(accepted.caller), tls.clone());
             let stream = accepted.stream;
             rpc(stream, access, Some(place), Some(left), state, stopping).await;
         }

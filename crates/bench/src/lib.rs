@@ -7,6 +7,7 @@ pub mod doctor;
 pub mod floor;
 pub mod gateway;
 pub mod hit_ratio;
+pub mod hosts;
 #[cfg(feature = "linked")]
 pub mod linked;
 pub mod load;
@@ -14,6 +15,7 @@ pub mod look_aside;
 pub mod measure;
 pub mod median;
 pub mod memory;
+pub mod network;
 pub mod ordered;
 pub mod peer;
 pub mod report;

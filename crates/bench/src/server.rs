@@ -320,6 +320,75 @@ impl Drop for Door {
     }
 }
 
+/// How to start an engine beside a cell.
+#[derive(Debug, Clone, Copy)]
+pub struct EngineSetup<'a> {
+    /// The program.
+    pub program: &'a Path,
+    /// The cell whose backends it reads.
+    pub cell: &'a str,
+    /// Where it listens, at a free port.
+    pub host: std::net::Ipv4Addr,
+    /// The core to keep it on.
+    pub core: Option<usize>,
+    /// How long it looks for requests before it sleeps, if not as long as it does by
+    /// itself.
+    pub spin: Option<&'a str>,
+    /// A backend's certificates; without them the token is enough.
+    pub certs: Option<&'a Path>,
+    /// File with the token.
+    pub token: &'a Path,
+}
+
+/// A running `trefoil engine`; dropping it stops it.
+#[derive(Debug)]
+pub struct EngineGuard {
+    child: Child,
+    /// Its process.
+    pub pid: u32,
+    /// Where it listens.
+    pub address: SocketAddr,
+}
+
+#[derive(serde::Deserialize)]
+struct EngineReady {
+    engine: SocketAddr,
+}
+
+impl EngineGuard {
+    /// Starts one, in the network namespace of this thread.
+    pub fn start(setup: &EngineSetup<'_>) -> Result<Self, PeerError> {
+        let mut command = Command::new(setup.program);
+        command
+            .args(["engine", "--cell", setup.cell])
+            .args(["--listen", &format!("{}:0", setup.host)])
+            .env("RUST_LOG", "warn")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
+        match setup.certs {
+            Some(certs) => command.arg("--certs").arg(certs),
+            None => command
+                .args(["--plaintext", "--token-file"])
+                .arg(setup.token),
+        };
+        if let Some(spin) = setup.spin {
+            command.args(["--spin", spin]);
+        }
+        let (child, ready) = start::<EngineReady>(command, setup.core)?;
+        Ok(EngineGuard {
+            pid: child.id(),
+            child,
+            address: ready.engine,
+        })
+    }
+}
+
+impl Drop for EngineGuard {
+    fn drop(&mut self) {
+        stop(&mut self.child);
+    }
+}
+
 fn own_dir() -> std::io::Result<tempfile::TempDir> {
     tempfile::Builder::new().prefix("trefoil-bench-").tempdir()
 }

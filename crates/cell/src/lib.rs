@@ -11,6 +11,7 @@
 //! | `address`, `etcd_address` | how people write cells and servers |
 //! | `store` | where the configuration is kept: one process, a directory, etcd (feature `etcd`) |
 //! | `wire` | the configuration as a message of the RPC contract |
+//! | `engine_notice` | where a host's engine tells its backends' clients of itself |
 //! | `runtime_dir`, `token` | this user's private directory, and what is left there for its clients |
 //!
 //! Nothing here is on a data path but [`Placement::cohort`], which neither
@@ -20,6 +21,7 @@ mod address;
 mod config;
 pub mod control;
 mod corpus;
+mod engine_notice;
 mod etcd_address;
 mod flush;
 mod mode;
@@ -33,6 +35,7 @@ mod wire;
 pub use address::{AddressError, CellAddress, CellLocation, RpcAddress, SOCKET_PATH_LEN_MAX};
 pub use config::{BACKEND_COUNT_MAX, BackendConfig, CONFIG_ID_CHANGING, CellConfig, ConfigError};
 pub use corpus::{CorpusDigest, CorpusDigester, CorpusId};
+pub use engine_notice::{EngineNotice, engine_beside};
 pub use etcd_address::EtcdAddress;
 pub use flush::{FLUSH_NOW_MS, flush_floor};
 pub use mode::{Mode, ModeParseError};

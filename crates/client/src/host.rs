@@ -3,6 +3,7 @@
 
 use crate::asynchronous::Signals;
 use crate::cell::Shared;
+use crate::engines::{By, engine_address, engine_of};
 use crate::port::ClientPort;
 use crate::pulse;
 use crate::rpc::{Bell, Rpc, RpcPort};
@@ -67,6 +68,8 @@ pub(crate) struct ClientHost {
     clock_offset_ns: i64,
     /// Where an engine listens, if one is to be used.
     engine: Option<SocketAddr>,
+    /// Whether it is asked over UDP.
+    has_datagrams: bool,
     /// Backends that were connected to before: where only calls reach one, the next
     /// time is because it was silent.
     knocked: HashSet<u32>,
@@ -87,6 +90,7 @@ impl ClientHost {
             bell: Arc::new(Bell::new()),
             clock_offset_ns: options.clock_offset_ms.saturating_mul(1_000_000),
             engine: options.engine,
+            has_datagrams: options.engine_datagrams,
             knocked: HashSet::new(),
             seen: HashMap::new(),
             signals: None,
@@ -140,9 +144,11 @@ impl ClientHost {
             Arc::clone(&self.shared.reaches),
         );
         let thread_topology = Arc::clone(topology);
+        let has_datagrams = self.has_datagrams;
         let connect = move || {
             let life = thread_topology.id().life;
-            let address = engine_address(engine);
+            let mut address = engine_address(engine, engine.ip().to_string(), rpc.tls());
+            address.has_datagrams = has_datagrams;
             let port = EnginePort::connect(&address, backend, life, ENGINE_PATIENCE);
             let result = port.map(|port| ClientPort::Engine(Box::new(port)));
             let result = result.map_err(|error| match is_first {
@@ -180,19 +186,6 @@ impl ClientHost {
             };
             self.mailbox.put(event, &self.bell);
         }
-    }
-}
-
-/// An engine, and the token that this user has for it.
-fn engine_address(address: SocketAddr) -> EngineAddress {
-    let server = RpcAddress::Tcp {
-        host: address.ip().to_string(),
-        port: address.port(),
-    };
-    let token = trefoil_cell::credentials(&server).token();
-    EngineAddress {
-        address,
-        token: token.map_or_else(|| Arc::from([]), |token| token.as_bytes().into()),
     }
 }
 
@@ -258,6 +251,7 @@ impl Host for ClientHost {
         let is_remote = |a: &RpcAddress| matches!(a, RpcAddress::Tcp { .. }) && !a.is_local();
         let is_reached_elsewhere = config.addresses.iter().any(is_remote);
         let thread_topology = Arc::clone(topology);
+        let has_datagrams = self.has_datagrams;
         let thread_put = put.clone();
         let (rpc, reaches) = (
             Arc::clone(&self.shared.rpc),
@@ -313,18 +307,33 @@ impl Host for ClientHost {
                     }
                 }
             };
-            let result = connected.map(ClientPort::Shm).map_err(|error| {
-                if is_first || error.is_down {
-                    return error;
-                }
-                match ask(&rpc, &thread_topology, backend) {
-                    Ok(()) => {
+            let result = match connected {
+                Ok(connection) => Ok(ClientPort::Shm(connection)),
+                Err(error) if error.is_down => Err(error),
+                // It may be on another host, which may have an engine.
+                Err(error) => match engine_of(&rpc, thread_topology.config(), backend, By::Network)
+                {
+                    Ok(mut engine) => {
                         reaches.answered(backend);
-                        error
+                        if let Some(engine) = &mut engine {
+                            engine.has_datagrams = has_datagrams;
+                        }
+                        let life = thread_topology.id().life;
+                        engine.map_or(Err(error), |engine| by_engine(&engine, backend, life))
                     }
-                    Err(why) => NotConnected::down(&format!("the backend does not answer: {why}")),
-                }
-            });
+                    Err(_) if is_first => Err(error),
+                    Err(_) => match ask(&rpc, &thread_topology, backend) {
+                        Ok(()) => {
+                            reaches.answered(backend);
+                            Err(error)
+                        }
+                        Err(why) => {
+                            let why = format!("the backend does not answer: {why}");
+                            Err(NotConnected::down(&why))
+                        }
+                    },
+                },
+            };
             thread_put(thread_topology, result);
         };
         let spawned = std::thread::Builder::new()
@@ -437,6 +446,18 @@ fn no_shared_memory() -> NotConnected {
         is_down: false,
         is_final: true,
     }
+}
+
+/// By way of the engine that a backend tells of. One that is away says nothing of the
+/// backend.
+fn by_engine(engine: &EngineAddress, backend: u32, life: u64) -> Result<ClientPort, NotConnected> {
+    let port = EnginePort::connect(engine, backend, life, ENGINE_PATIENCE);
+    port.map(|port| ClientPort::Engine(Box::new(port)))
+        .map_err(|error| NotConnected {
+            why: error.to_string(),
+            is_down: false,
+            is_final: false,
+        })
 }
 
 /// An empty call to a backend; why it does not answer that, if so.

@@ -31,7 +31,8 @@
 //! | `submit` | operations that a later poll completes |
 //! | `asynchronous` | the same for tasks: a thread, a queue, reads in place |
 //! | `host` | connections and configurations for the driver |
-//! | `port`, `rpc` | the carriers: shared memory, gRPC |
+//! | `port`, `rpc` | the carriers: shared memory, an engine, gRPC |
+//! | `engines` | which engines there are, and what they have counted |
 //! | `pulse` | whether this process has paused: a thread that wakes ten times a second |
 //! | `reaches` | which backends cannot be reached, told in the log |
 //! | `carriers` | why a carrier is not the fastest one, said once |
@@ -42,6 +43,7 @@ mod carriers;
 mod cell;
 mod census;
 mod client;
+mod engines;
 mod error;
 mod etcd;
 mod flush;
@@ -68,6 +70,7 @@ pub use asynchronous::AsyncClient;
 pub use cell::{CERTS_VARIABLE, Cell, tls_for};
 pub use census::{BackendStats, Presence};
 pub use client::Client;
+pub use engines::EngineStats;
 pub use error::{ConnectError, Mutated, OpError, UNREACHABLE};
 pub use flush::{FlushError, Flushed};
 pub use get::{Hit, Lookup, Miss};
@@ -80,6 +83,7 @@ pub use reload::{CorpusFormat, ReloadError, Reloaded};
 pub use rpc::is_nobody_there;
 pub use served::{Served, Unanswered, served, set_memory_limit_at};
 pub use submit::Completion;
+pub use trefoil_cell::use_token_file;
 pub use trefoil_client_core::fill::{FillTicket, NoTicket, TICKET_LEN};
 pub use trefoil_client_core::get::MissReason;
 pub use trefoil_client_core::retry::{RetryCause, RetryCounts};

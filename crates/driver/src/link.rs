@@ -23,8 +23,8 @@ const RETRY_NS_MAX: u64 = 1_000_000_000;
 /// descriptors or memory, another user, a backend that is starting.
 const NEAR_RETRY_NS_MIN: u64 = 200_000_000;
 const NEAR_RETRY_NS_MAX: u64 = 30_000_000_000;
-/// The longest such pause where an engine is the best carrier: it may be started anew at
-/// any time.
+/// The longest such pause where an engine is the best carrier, or was: it may be started
+/// anew at any time.
 const ENGINE_RETRY_NS_MAX: u64 = 1_000_000_000;
 /// Patience with a greeting where an operation waits for it. A backend that lives
 /// answers within a millisecond, on a starved machine within some hundreds.
@@ -382,6 +382,9 @@ impl<P: Port> Link<P> {
         self.pause_ns = RETRY_NS_MIN;
         // An engine carries no messages, and never will.
         let is_best = port.has_messages() || port.is_indirect();
+        if port.is_indirect() {
+            self.near_pause_ns_max = ENGINE_RETRY_NS_MAX;
+        }
         self.near = Some(port);
         self.state = State::Near;
         self.was_lapsed = false;

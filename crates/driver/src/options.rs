@@ -6,7 +6,8 @@ use std::time::Duration;
 /// What carries lookups and mutations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Carrier {
-    /// One-sided reads and rings where the backend is on this host, else RPC.
+    /// One-sided reads and rings where the backend is on this host, else lookups by an
+    /// engine beside it, and RPC.
     #[default]
     Auto,
     /// Lookups by message over the fabric; the rest as `Auto`.
@@ -26,8 +27,12 @@ pub struct Options {
     pub carrier: Carrier,
     /// Where an engine (`trefoil engine`) listens that reads the cell's backends on its
     /// host: lookups go by it instead of shared memory. What it does not read, or while
-    /// it is away, goes by RPC.
+    /// it is away, goes by RPC. `None`: where no shared memory reaches, by the engine that
+    /// the backend tells of, if there is one.
     pub engine: Option<SocketAddr>,
+    /// Whether lookups by way of an engine to which TLS is spoken go over UDP, if that gets
+    /// through.
+    pub engine_datagrams: bool,
     /// One touch in this many is reported to the backends (1: every one).
     pub touch_sample: u32,
     /// The replica (place in the cohort) that is asked first; `None` rotates
@@ -50,6 +55,7 @@ impl Default for Options {
             retries_max: trefoil_client_core::retry::RETRIES_MAX_DEFAULT,
             carrier: Carrier::Auto,
             engine: None,
+            engine_datagrams: false,
             touch_sample: 1,
             preferred: None,
             waiting_len_max: 16 << 20,

@@ -19,8 +19,8 @@
 use crate::limits::{ANSWERS_LEN_MAX, ASK_COUNT_MAX, DATA_LEN_MAX, WINDOW_LEN, WINDOW_LEN_MIN};
 use crate::target::ReadRange;
 use crate::wire::{
-    ANSWER_LEN, ASK_LEN, Answer, Ask, Frame, HEAD_LEN, Head, Hello, Kind, Malformed, Open,
-    OpenStatus, Opened, Refusal, Request, Status, Welcome,
+    self, ANSWER_LEN, ASK_LEN, Answer, Ask, CounterValues, Frame, HEAD_LEN, Head, Hello, Kind,
+    Malformed, Open, OpenStatus, Opened, Refusal, Request, Status, Welcome,
 };
 use std::collections::{HashMap, VecDeque};
 use trefoil_client_core::vote::IndexVote;
@@ -128,6 +128,8 @@ pub enum Event<'a> {
         /// Whether it was a scan.
         is_scan: bool,
     },
+    /// Of [`Initiator::ask_counters`].
+    Counters(CounterValues),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -150,6 +152,8 @@ pub struct Initiator {
     waiting: VecDeque<Ask>,
     touch_count: usize,
     opening_count: usize,
+    /// Times that counters were asked for and have not come.
+    counting_count: usize,
     /// When the engine was heard last, or began to owe something.
     heard_ns: u64,
     solicited: u32,
@@ -172,6 +176,7 @@ impl Initiator {
             waiting: VecDeque::new(),
             touch_count: 0,
             opening_count: 0,
+            counting_count: 0,
             heard_ns: 0,
             solicited: SOLICITED_FIRST,
             out,
@@ -189,6 +194,13 @@ impl Initiator {
         self.begin_to_owe(now_ns);
         self.opening_count += 1;
         Open { id, life, backend }.encode(&mut self.out);
+    }
+
+    /// Asks for what the engine has counted.
+    pub fn ask_counters(&mut self, now_ns: u64) {
+        self.begin_to_owe(now_ns);
+        self.counting_count += 1;
+        wire::counters::encode_question(&mut self.out);
     }
 
     /// Asks for a key's bucket and what it points at. `id` is nobody else's until the
@@ -275,7 +287,7 @@ impl Initiator {
 
     /// Whether the engine owes something.
     pub fn owes(&self) -> bool {
-        self.opening_count > 0 || !self.pending.is_empty()
+        self.opening_count + self.counting_count > 0 || !self.pending.is_empty()
     }
 
     /// Requests that wait to be sent.
@@ -388,6 +400,11 @@ impl Initiator {
                     let (id, result) = Opened::decode(body)?;
                     self.opening_count -= 1;
                     on(Event::Opened { id, result });
+                }
+                (Kind::Counters, Some(_)) if self.counting_count > 0 => {
+                    let values = wire::counters::decode(head, body)?;
+                    self.counting_count -= 1;
+                    on(Event::Counters(values));
                 }
                 (Kind::Answers, Some(_)) => self.take_answers(head, body, &mut on)?,
                 _ => return Err(Malformed("a frame that nobody has asked for").into()),

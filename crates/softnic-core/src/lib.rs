@@ -12,7 +12,8 @@
 //!            ◄──────────────────────────── ANSWERS ──
 //! ```
 //!
-//! [`wire`] has the bytes, [`Target`] the engine's side of a session, [`Initiator`]
+//! [`datagram`] carries requests and answers over a network that loses, doubles and
+//! reorders. [`wire`] has the bytes, [`Target`] the engine's side of a session, [`Initiator`]
 //! the client's. Neither has a socket, a clock or a thread: bytes and times are
 //! arguments. `docs/softnic.md` says the same for people.
 //!
@@ -29,6 +30,7 @@
 //!    what it has asked for and not received stays within the session's window.
 //! 5. **A stranger gets less than it sends**, and none of the memory.
 
+pub mod datagram;
 mod initiator;
 pub mod limits;
 mod target;

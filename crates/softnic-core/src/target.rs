@@ -3,8 +3,9 @@
 use crate::limits::{ANSWERS_LEN_FULL, ASK_COUNT_MAX, ASKS_LEN_MAX, WINDOW_LEN, WINDOW_LEN_MIN};
 use crate::wire::greeting::{ANY_HELLO_LEN_MAX, REFUSED_LEN};
 use crate::wire::{
-    ANSWER_LEN, ASK_LEN, Answer, Ask, Frame, HEAD_LEN, Head, Hello, Kind, Malformed, Open,
-    OpenStatus, Opened, PROTOCOL_VERSION, Refusal, RefusalCode, Region, Request, Welcome,
+    self, ANSWER_LEN, ASK_LEN, Answer, Ask, CounterValues, Frame, HEAD_LEN, Head, Hello, Kind,
+    Malformed, Open, OpenStatus, Opened, PROTOCOL_VERSION, Refusal, RefusalCode, Region, Request,
+    Welcome,
 };
 use trefoil_layout::KeyHash;
 use trefoil_layout::limits::LAYOUT_VERSION;
@@ -37,6 +38,11 @@ pub trait Memory {
 
     /// A hit has read this item.
     fn touch(&mut self, handle: u32, place: u8, hash: KeyHash);
+
+    /// What has been counted.
+    fn counters(&mut self) -> CounterValues {
+        CounterValues::default()
+    }
 }
 
 /// What a read copies.
@@ -123,6 +129,9 @@ impl Target {
                     let open = Open::decode(body)?;
                     Opened::encode(open.id, &memory.open(&open), out);
                 }
+                Kind::Stats if head.count == 1 && body.is_empty() => {
+                    wire::counters::encode(&memory.counters(), out);
+                }
                 Kind::Asks => carry_out(head, body, window, memory, out)?,
                 _ => return Err(Malformed("a frame that clients do not send").into()),
             }
@@ -201,51 +210,54 @@ fn carry_out(
     let mut frame = AnswersFrame::default();
     for item in items {
         let ask = Ask::decode(item)?;
-        let Ask {
-            id,
-            handle,
-            request,
-        } = ask;
-        if let Request::Touch { place, hash } = request {
-            memory.touch(handle, place, hash);
+        if let Request::Touch { place, hash } = ask.request {
+            memory.touch(ask.handle, place, hash);
             continue;
         }
-        let at = frame.begin_item(out);
-        let answer = match request {
-            Request::Scan {
-                place,
-                hash,
-                config_id,
-                solicited,
-            } => memory.scan(handle, place, hash, config_id, solicited, out),
-            Request::Read {
+        frame.begin_item(out);
+        execute(&ask, memory, out);
+        frame.end_item(out);
+    }
+    frame.end(out);
+    Ok(())
+}
+
+/// Carries a request out that is answered, and appends the answer and its data.
+pub(crate) fn execute(ask: &Ask, memory: &mut impl Memory, out: &mut Vec<u8>) {
+    let at = out.len();
+    out.resize(at + ANSWER_LEN, 0);
+    let handle = ask.handle;
+    let answer = match ask.request {
+        Request::Scan {
+            place,
+            hash,
+            config_id,
+            solicited,
+        } => memory.scan(handle, place, hash, config_id, solicited, out),
+        Request::Read {
+            region,
+            partition,
+            window_id,
+            offset,
+            len,
+        } => {
+            let range = ReadRange {
                 region,
                 partition,
                 window_id,
                 offset,
                 len,
-            } => {
-                let range = ReadRange {
-                    region,
-                    partition,
-                    window_id,
-                    offset,
-                    len,
-                };
-                memory.read(handle, &range, out)
-            }
-            Request::Touch { .. } => continue,
-        };
-        let data_len = out.len() - at - ANSWER_LEN;
-        assert!(
-            data_len == answer.data_follows() && data_len <= ask.solicited() as usize,
-            "the memory has appended what it was not asked for"
-        );
-        out[at..at + ANSWER_LEN].copy_from_slice(&answer.encode(id));
-        frame.end_item(out);
-    }
-    frame.end(out);
-    Ok(())
+            };
+            memory.read(handle, &range, out)
+        }
+        Request::Touch { .. } => unreachable!("touches are not answered"),
+    };
+    let data_len = out.len() - at - ANSWER_LEN;
+    assert!(
+        data_len == answer.data_follows() && data_len <= ask.solicited() as usize,
+        "the memory has appended what it was not asked for"
+    );
+    out[at..at + ANSWER_LEN].copy_from_slice(&answer.encode(ask.id));
 }
 
 /// The frame of answers that is being written at the end of a buffer.
@@ -256,16 +268,13 @@ struct AnswersFrame {
 }
 
 impl AnswersFrame {
-    /// Leaves room for an item, which begins at the offset returned; its data follow.
-    fn begin_item(&mut self, out: &mut Vec<u8>) -> usize {
+    /// An item follows.
+    fn begin_item(&mut self, out: &mut Vec<u8>) {
         if self.begin.is_none() {
             self.begin = Some(out.len());
             self.count = 0;
             out.resize(out.len() + HEAD_LEN, 0);
         }
-        let at = out.len();
-        out.resize(at + ANSWER_LEN, 0);
-        at
     }
 
     fn end_item(&mut self, out: &mut [u8]) {

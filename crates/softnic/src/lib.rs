@@ -11,11 +11,16 @@
 //! ```
 //!
 //! Set-up and datapath are apart: the mapper greets backends, finds those that have
-//! moved or come back, and may wait; the event loop never does. What is said on the
+//! moved or come back, and may wait; the event loop never does. Beyond loopback both
+//! sides speak TLS 1.3 with certificates (`channel`). What is said on the
 //! wire, and why it is safe, is in `trefoil-softnic-core`.
 
+mod channel;
+mod datagrams;
+mod dial;
 pub mod engine;
 mod port;
 
-pub use engine::{CellPlaces, Counters, Engine, EngineError, EngineOptions, Place};
-pub use port::{ConnectError, EngineAddress, EnginePort};
+pub use dial::{ConnectError, EngineAddress, ask_counters};
+pub use engine::{CellPlaces, Counters, Engine, EngineError, EngineOptions, Place, Who};
+pub use port::EnginePort;

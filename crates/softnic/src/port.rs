@@ -12,13 +12,13 @@
 //! A port belongs to one client. [`Port::is_ready`] takes `&self` and has to receive,
 //! so what changes stands behind a lock that nobody else ever holds.
 
-use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
-use std::io::{self, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
-use std::os::fd::{AsFd as _, BorrowedFd};
+use crate::channel::Channel;
+use crate::datagrams::Datagrams;
+use crate::dial::{ConnectError, Dialled, EngineAddress, RECEIVE_LEN, dial};
+use std::net::TcpStream;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use trefoil_client_core::outcome::SendFailure;
 use trefoil_client_core::touch::TouchBatch;
 use trefoil_client_core::vote::IndexVote;
@@ -31,81 +31,22 @@ use trefoil_layout::limits::LAYOUT_VERSION;
 use trefoil_layout::message::{Answer, ErrorCode, Request};
 use trefoil_layout::{KeyHash, Pointer, TopologyId};
 use trefoil_region::WordBuffer;
-use trefoil_softnic_core::wire::{OpenStatus, Opened, Region};
-use trefoil_softnic_core::{
-    Event, Initiator, InitiatorOptions, ReadRange, SessionError, Unanswered,
-};
+use trefoil_softnic_core::wire::{Opened, Region};
+use trefoil_softnic_core::{Event, Initiator, ReadRange, Unanswered};
 
-/// Bytes received at a time.
-const RECEIVE_LEN: usize = 64 << 10;
 /// Requests that are put into a frame at the latest; they go sooner when their client
 /// looks for answers.
 const BATCH_COUNT: usize = 64;
 /// The id of the only OPEN of a session.
 const OPENING: u64 = 0;
 
-/// How an engine is reached.
-#[derive(Clone)]
-pub struct EngineAddress {
-    /// Where it listens.
-    pub address: SocketAddr,
-    /// What is shown to it; empty if there is none.
-    pub token: Arc<[u8]>,
-}
-
-impl std::fmt::Debug for EngineAddress {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "EngineAddress({})", self.address)
-    }
-}
-
-/// Why a backend cannot be read by way of an engine.
-#[derive(Debug, thiserror::Error)]
-pub enum ConnectError {
-    /// Nobody is there, or too slow.
-    #[error("cannot reach the engine at {address}: {source}")]
-    Unreachable {
-        /// Where.
-        address: SocketAddr,
-        /// The system's reason.
-        source: io::Error,
-    },
-    /// It closed the connection.
-    #[error("the engine at {address} closed the connection during the greeting")]
-    HungUp {
-        /// Where.
-        address: SocketAddr,
-    },
-    /// It refuses this client, or is something else.
-    #[error("{address}: {source}")]
-    Session {
-        /// Where.
-        address: SocketAddr,
-        /// What was wrong.
-        source: SessionError,
-    },
-    /// It has no such backend now.
-    #[error("the engine at {address} does not read backend {backend}: {status}")]
-    NotOpened {
-        /// Where.
-        address: SocketAddr,
-        /// Which was asked for.
-        backend: u32,
-        /// Why.
-        status: OpenStatus,
-    },
-    /// Its backend's memory is not understood here, or is another's.
-    #[error("the engine at {address} has opened something else than backend {backend}")]
-    Inconsistent {
-        /// Where.
-        address: SocketAddr,
-        /// Which was asked for.
-        backend: u32,
-    },
-}
-
 /// What changes.
 struct Core {
+    channel: Channel,
+    /// Carries requests and answers instead of the stream, if there is one.
+    datagrams: Option<Datagrams>,
+    /// What the datagrams could not carry.
+    left: Vec<u8>,
     initiator: Initiator,
     /// What has come and was not taken in.
     input: Vec<u8>,
@@ -118,6 +59,8 @@ struct Core {
 /// See the module.
 pub struct EnginePort {
     socket: TcpStream,
+    /// What wakes its owner, if that is not the socket alone.
+    waits: Option<Arc<OwnedFd>>,
     agreement: Agreement,
     handle: u32,
     /// That buckets are expected to carry, as of the last refresh.
@@ -135,68 +78,53 @@ impl EnginePort {
         timeout: Duration,
     ) -> Result<Self, ConnectError> {
         let address = engine.address;
-        let unreachable = |source| ConnectError::Unreachable { address, source };
-        let deadline = Instant::now() + timeout;
-        let mut socket = TcpStream::connect_timeout(&address, timeout).map_err(unreachable)?;
-        socket.set_nodelay(true).map_err(unreachable)?;
-        socket
-            .set_write_timeout(Some(timeout))
-            .map_err(unreachable)?;
-        let mut initiator = Initiator::new(InitiatorOptions {
-            token: &engine.token,
-            ..InitiatorOptions::default()
-        });
-        initiator.open(OPENING, backend, life, monotonic_ns());
-        socket.write_all(initiator.output()).map_err(unreachable)?;
-        initiator.sent(initiator.output().len());
-        let mut input = Vec::new();
-        let mut received = vec![0; RECEIVE_LEN].into_boxed_slice();
-        let opened = loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(unreachable(io::ErrorKind::TimedOut.into()));
-            }
-            socket.set_read_timeout(Some(left)).map_err(unreachable)?;
-            let count = match socket.read(&mut received) {
-                Ok(0) => return Err(ConnectError::HungUp { address }),
-                Ok(count) => count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(unreachable(error)),
-            };
-            input.extend_from_slice(&received[..count]);
-            let mut opened = None;
-            let done = initiator
-                .handle(&input, monotonic_ns(), |event| {
-                    if let Event::Opened { result, .. } = event {
-                        opened = Some(result);
-                    }
-                })
-                .map_err(|source| ConnectError::Session { address, source })?;
-            input.drain(..done);
-            if let Some(opened) = opened {
-                break opened.map_err(|status| ConnectError::NotOpened {
-                    address,
-                    backend,
-                    status,
-                })?;
-            }
+        let begin = |initiator: &mut Initiator| {
+            initiator.open(OPENING, backend, life, monotonic_ns());
         };
+        let mut opened = None;
+        let dialled = dial(engine, timeout, begin, |event| {
+            if let Event::Opened { result, .. } = event {
+                opened = Some(result);
+            }
+            opened.is_some()
+        })?;
+        // It has come, or there would be no session.
+        let opened = opened.ok_or(ConnectError::HungUp { address })?;
+        let opened = opened.map_err(|status| ConnectError::NotOpened {
+            address,
+            backend,
+            status,
+        })?;
+        let Dialled {
+            socket,
+            channel,
+            initiator,
+            input,
+        } = dialled;
         let is_ours = opened.backend == backend
             && opened.topology.life == life
             && opened.layout == LAYOUT_VERSION;
         if !is_ours {
             return Err(ConnectError::Inconsistent { address, backend });
         }
-        socket.set_nonblocking(true).map_err(unreachable)?;
+        let unreachable = |source| ConnectError::Unreachable { address, source };
+        let datagrams = match engine.has_datagrams {
+            true => Datagrams::beside(&socket, &channel, address).map_err(unreachable)?,
+            false => None,
+        };
         Ok(EnginePort {
             socket,
+            waits: datagrams.as_ref().map(Datagrams::waits),
             agreement: agreement(&opened),
             handle: opened.handle,
             config_id: opened.topology.config_id,
             core: Mutex::new(Core {
+                channel,
+                datagrams,
+                left: Vec::new(),
                 initiator,
                 input,
-                received,
+                received: vec![0; RECEIVE_LEN].into_boxed_slice(),
                 served: opened.topology.config_id,
                 is_closed: false,
             }),
@@ -230,13 +158,36 @@ impl Core {
     /// Sends what the window has room for.
     fn send(&mut self, socket: &TcpStream) {
         self.initiator.flush();
-        while !self.is_closed && !self.initiator.output().is_empty() {
-            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            match send(socket, self.initiator.output(), flags) {
-                Ok(count) => self.initiator.sent(count),
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return,
+        self.send_datagrams();
+        while !self.left.is_empty() && !self.is_closed {
+            match self.channel.send(socket, &self.left) {
+                Ok(0) => return,
+                Ok(count) => drop(self.left.drain(..count)),
                 Err(_) => self.is_closed = true,
+            }
+        }
+        if self.channel.waits() {
+            self.is_closed |= self.channel.flush(socket).is_err();
+        }
+        while !self.is_closed && !self.initiator.output().is_empty() {
+            match self.channel.send(socket, self.initiator.output()) {
+                Ok(0) => return,
+                Ok(count) => self.initiator.sent(count),
+                Err(_) => self.is_closed = true,
+            }
+        }
+    }
+
+    fn send_datagrams(&mut self) {
+        let Some(datagrams) = &mut self.datagrams else {
+            return;
+        };
+        datagrams.take(&mut self.initiator, &mut self.left);
+        datagrams.send(monotonic_ns());
+        if datagrams.is_blocked() {
+            // By the stream, from now on.
+            if let Some(datagrams) = self.datagrams.take() {
+                self.left.extend(datagrams.into_frames());
             }
         }
     }
@@ -248,13 +199,21 @@ impl Core {
         if self.is_closed || Initiator::has_frame(&self.input) {
             return true;
         }
-        match recv(socket, &mut self.received[..], RecvFlags::DONTWAIT) {
-            Ok((0, _)) => self.is_closed = true,
-            Ok((count, _)) => self.input.extend_from_slice(&self.received[..count]),
-            Err(Errno::INTR) => {}
+        if let Some(datagrams) = &mut self.datagrams {
+            datagrams.receive(&mut self.input, monotonic_ns());
+            let is_silent = self.initiator.is_silent(monotonic_ns());
+            if Initiator::has_frame(&self.input) {
+                return true;
+            }
+            if !datagrams.must_look_at_stream() && !is_silent {
+                return false;
+            }
+        }
+        match self.channel.receive(socket, &mut self.received[..]) {
+            Ok(Some(count)) => self.input.extend_from_slice(&self.received[..count]),
             // What has come meanwhile would have been received: this process' pauses are
             // not the engine's silence.
-            Err(Errno::AGAIN) => self.is_closed = self.initiator.is_silent(monotonic_ns()),
+            Ok(None) => self.is_closed = self.initiator.is_silent(monotonic_ns()),
             Err(_) => self.is_closed = true,
         }
         self.is_closed || Initiator::has_frame(&self.input)
@@ -264,7 +223,7 @@ impl Core {
 /// How an event is told to the driver; `None` where it ends the port as well.
 fn completion<'a>(event: &Event<'a>) -> Option<Completion<'a>> {
     match *event {
-        Event::Opened { .. } => None,
+        Event::Opened { .. } | Event::Counters(_) => None,
         Event::Scanned {
             id,
             vote,
@@ -452,12 +411,19 @@ impl Port for EnginePort {
 
     /// Its socket is readable whenever something has come.
     fn arm(&self) {
-        self.core().send(&self.socket);
+        let mut core = self.core();
+        core.send(&self.socket);
+        if let Some(datagrams) = &core.datagrams {
+            datagrams.arm();
+        }
     }
 
     fn disarm(&self) {}
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.socket.as_fd())
+        Some(match &self.waits {
+            Some(waits) => waits.as_fd(),
+            None => self.socket.as_fd(),
+        })
     }
 }

@@ -17,6 +17,8 @@ const HANDSHAKE: u8 = 0x16;
 /// Who is at the other end of a connection, by their certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
+    /// The certificate's serial number, in hexadecimal digits.
+    pub serial: String,
     /// The certificate's common name.
     pub name: String,
     /// What they may be taken for.
@@ -28,6 +30,17 @@ pub struct Caller {
 }
 
 impl Caller {
+    /// Of a certificate that rustls has verified.
+    pub(crate) fn of(certificate: Certificate) -> Self {
+        Caller {
+            serial: certificate.serial,
+            name: certificate.name,
+            roles: certificate.roles,
+            corpora: certificate.corpora,
+            ends_s: certificate.ends_s,
+        }
+    }
+
     /// How long the certificate is still valid.
     pub fn left(&self, now: SystemTime) -> Duration {
         Duration::from_secs((self.ends_s - unix_s(now)).max(0) as u64)
@@ -77,11 +90,10 @@ async fn handshake(tls: &Tls, stream: TcpStream) -> Result<Accepted, AcceptError
     let certificate = shown.and_then(|chain| Certificate::parse(chain.first()?));
     let none = || io::Error::new(io::ErrorKind::InvalidData, "the certificate cannot be read");
     let certificate = certificate.ok_or_else(none)?;
-    let caller = Caller {
-        name: certificate.name,
-        roles: certificate.roles,
-        corpora: certificate.corpora,
-        ends_s: certificate.ends_s,
-    };
+    let caller = Caller::of(certificate);
+    if tls.is_revoked(&caller) {
+        let problem = "the certificate has been revoked";
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, problem).into());
+    }
     Ok(Accepted { stream, caller })
 }

@@ -130,7 +130,7 @@ where
     }
 }
 
-fn explain(tls: &Tls, host: &str, error: &io::Error) -> HandshakeError {
+pub(crate) fn explain(tls: &Tls, host: &str, error: &io::Error) -> HandshakeError {
     let host = host.to_owned();
     let cause = error.get_ref();
     let cause = cause.and_then(|cause| cause.downcast_ref::<rustls::Error>());

@@ -27,6 +27,8 @@ pub const KEY_FILE: &str = "key.pem";
 
 /// What is spoken inside: HTTP/2, as gRPC needs it.
 const PROTOCOL: &[u8] = b"h2";
+/// The same with engines of the software NIC.
+const ENGINE_PROTOCOL: &[u8] = b"trefoil-engine";
 
 /// Where certificates and their key stand, in PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,6 +63,8 @@ pub struct Identity {
     pub certificate: Certificate,
     pub(crate) server: Arc<ServerConfig>,
     pub(crate) client: Arc<ClientConfig>,
+    pub(crate) engine_server: Arc<ServerConfig>,
+    pub(crate) engine_client: Arc<ClientConfig>,
 }
 
 impl Identity {
@@ -102,10 +106,17 @@ impl Identity {
         let fail = |error: rustls::Error| unusable(&files.certificate, error.to_string());
         let server = server_config(&roots, &provider, chain.clone(), key.clone_key());
         let client = client_config(&roots, &provider, chain, key);
+        let (server, client) = (server.map_err(fail)?, client.map_err(fail)?);
+        // The same certificates, and another protocol inside.
+        let (mut engine_server, mut engine_client) = (server.clone(), client.clone());
+        engine_server.alpn_protocols = vec![ENGINE_PROTOCOL.to_vec()];
+        engine_client.alpn_protocols = vec![ENGINE_PROTOCOL.to_vec()];
         Ok(Identity {
             certificate,
-            server: Arc::new(server.map_err(fail)?),
-            client: Arc::new(client.map_err(fail)?),
+            server: Arc::new(server),
+            client: Arc::new(client),
+            engine_server: Arc::new(engine_server),
+            engine_client: Arc::new(engine_client),
         })
     }
 }

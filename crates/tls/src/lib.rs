@@ -14,7 +14,9 @@
 //! | `corpora` | the linked store's corpora that it is for |
 //! | `identity` | a directory's files, judged as a whole |
 //! | `watched` | the same while a process runs: files that change are taken anew |
+//! | `revoked` | serial numbers of certificates that are not believed any more |
 //! | `accept`, `connect` | the two sides of a handshake |
+//! | `session` | the same for those who drive their sockets themselves: engines |
 //!
 //! Both sides speak TLS 1.3 only, show a certificate, and resume no session: each
 //! connection is judged by the files as they are.
@@ -28,7 +30,9 @@ mod corpora;
 mod error;
 mod file;
 mod identity;
+mod revoked;
 mod role;
+mod session;
 mod watched;
 
 pub use accept::{AcceptError, Accepted, Caller, ServerStream, accept};
@@ -38,5 +42,6 @@ pub use corpora::{Corpora, urn as corpus_urn};
 pub use error::CertError;
 pub use file::{FileError, check_private, read_certificates, read_key, read_roots};
 pub use identity::{AUTHORITY_FILE, CERTIFICATE_FILE, CertFiles, Identity, KEY_FILE};
+pub use revoked::{REVOKED_FILE, REVOKED_LOOK_PERIOD};
 pub use role::{Role, Roles, UnknownRole};
 pub use watched::{CertStatus, CertUse, LOOK_PERIOD, Tls};

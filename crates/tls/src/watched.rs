@@ -9,6 +9,7 @@
 use crate::certificate::{time_text, unix_s};
 use crate::error::CertError;
 use crate::identity::{CertFiles, Identity};
+use crate::revoked::Revoked;
 use crate::role::Role;
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -51,6 +52,7 @@ struct Watched {
     needed: Option<Role>,
     current: RwLock<Arc<Identity>>,
     look: Mutex<Look>,
+    revoked: Revoked,
     is_refused: AtomicBool,
     handshakes: AtomicU64,
     handshakes_failed: AtomicU64,
@@ -124,6 +126,7 @@ impl Tls {
                 halfway: None,
                 warned: None,
             }),
+            revoked: Revoked::beside(&files.certificate),
             is_refused: AtomicBool::new(false),
             handshakes: AtomicU64::new(0),
             handshakes_failed: AtomicU64::new(0),
@@ -179,6 +182,10 @@ impl Tls {
             handshakes: of.handshakes.load(Ordering::Relaxed),
             handshakes_failed: of.handshakes_failed.load(Ordering::Relaxed),
         }
+    }
+
+    pub(crate) fn revoked(&self) -> &Revoked {
+        &self.0.revoked
     }
 
     /// Counts a server's handshake.

@@ -46,7 +46,7 @@ pub(crate) enum Command {
     Serve(Box<ServeArgs>),
     /// Serve memcached's and Redis's clients from any cell
     Gateway(GatewayArgs),
-    /// Read the backends of this host for clients elsewhere (first part: TCP without TLS)
+    /// Read the backends of this host for clients on other hosts, in one round trip
     Engine(EngineArgs),
     /// Tell the linked store's servers which rows of a Postgres database changed
     #[cfg(feature = "linked")]
@@ -262,6 +262,9 @@ pub(crate) struct ServeArgs {
     /// What may be reached from other machines without TLS
     #[arg(long, value_name = "WHAT", value_delimiter = ',')]
     pub plaintext: Vec<Plaintext>,
+    /// Address of an engine in this process, by which clients on other hosts read in one round trip, or off [default: off]
+    #[arg(long, value_name = "HOST:PORT|off")]
+    pub engine: Option<String>,
     /// Whether a parent process starts the server again, empty, when it has died [default: never]
     #[arg(long, value_enum)]
     pub restart: Option<Restart>,
@@ -357,12 +360,18 @@ pub(crate) struct EngineArgs {
     /// Where clients connect to; port 0 takes a free one
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7431")]
     pub listen: String,
-    /// File with the token that clients show; without it, one is drawn and left where this user's clients find it
+    /// Without certificates: file with the token that clients show; without it, one is drawn and left where this user's clients find it
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
-    /// Let other machines reach it, without TLS: needs --token-file
+    /// Let other machines reach it without TLS: needs --token-file
     #[arg(long)]
     pub plaintext: bool,
+    /// Address of the Prometheus metrics, or off
+    #[arg(long, value_name = "HOST:PORT|off", default_value = "off")]
+    pub metrics: String,
+    /// End with the process that has started this one
+    #[arg(long, hide = true)]
+    pub is_bound: bool,
     /// How long to look for requests before sleeping
     #[arg(long, value_name = "TIME", default_value = "50us")]
     pub spin: humantime::Duration,
@@ -374,6 +383,9 @@ pub(crate) struct ByEngine {
     /// Look up by way of the engine at this address instead of shared memory; RPC where it does not help
     #[arg(long, value_name = "HOST:PORT")]
     pub engine: Option<SocketAddr>,
+    /// Ask engines to which TLS is spoken over UDP, if that gets through
+    #[arg(long)]
+    pub engine_udp: bool,
 }
 
 #[derive(Subcommand, Debug)]
@@ -554,6 +566,9 @@ pub(crate) struct UpArgs {
     /// Processes that stand by to take a backend over [default: 0]
     #[arg(long, value_name = "N")]
     pub spares: Option<u32>,
+    /// Address of an engine beside the backends of this host, by which clients on other hosts read in one round trip, or off [default: off]
+    #[arg(long, value_name = "HOST:PORT|off")]
+    pub engine: Option<String>,
     /// Whether to start a backend again that has died [default: always]
     #[arg(long, value_enum)]
     pub restart: Option<Restart>,

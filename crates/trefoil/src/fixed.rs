@@ -28,6 +28,7 @@ impl Fixed {
             ("token_file", shown(&args.token_file)),
             ("certs", shown(&args.certs)),
             ("plaintext", shown(&args.plaintext)),
+            ("engine", text(&args.engine, serve::ENGINE_DEFAULT)),
             (
                 "restart",
                 shown(&args.restart.unwrap_or(serve::RESTART_DEFAULT)),
@@ -55,6 +56,7 @@ impl Fixed {
                 format!("{:?}", args.restart.unwrap_or(up::RESTART_DEFAULT)),
             ),
             ("spares", shown(&args.spares.or(Some(up::SPARES_DEFAULT)))),
+            ("engine", text(&args.engine, serve::ENGINE_DEFAULT)),
             ("here", shown(&args.here)),
             ("listen", shown(&args.host.listen)),
             ("advertise", shown(&args.host.advertise)),
@@ -182,6 +184,7 @@ mod tests {
             allow_user: Vec::new(),
             restart: None,
             spares: None,
+            engine: None,
             store: StoreArgs::default(),
             here: Vec::new(),
             host: crate::args::HostArgs::default(),

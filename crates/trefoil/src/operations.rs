@@ -30,6 +30,7 @@ fn text(version: Version) -> Option<String> {
 pub(crate) fn get(args: GetArgs) -> Outcome {
     let options = Options {
         engine: args.by.engine,
+        engine_datagrams: args.by.engine_udp,
         ..Options::default()
     };
     let mut client = client_with(&args.address, options)?;

@@ -2,6 +2,7 @@
 
 use crate::args::{DoorArgs, Plaintext, Restart, ServeArgs};
 use crate::door::{self, Front};
+use crate::engine::{Service, Setup};
 use crate::failure::{Failure, Outcome, print_line};
 use crate::fixed::Fixed;
 use crate::settings::{self, MemoryLimit, StoreSettings};
@@ -21,12 +22,14 @@ use trefoil_client::Cell;
 use trefoil_gateway::keyspace::{CellOptions, Gates, LocalKeyspace, cell_keyspace};
 use trefoil_gateway::server::{Doors, GatewayOptions, Protocol};
 use trefoil_layout::{KeyHasher, Version};
+use trefoil_softnic::EngineOptions;
 use trefoil_tls::{CertFiles, CertUse, Tls};
 
 pub(crate) const MODE_DEFAULT: &str = "R=1";
 pub(crate) const NAME_DEFAULT: &str = "serve";
 pub(crate) const LISTEN_DEFAULT: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 7411);
+pub(crate) const ENGINE_DEFAULT: &str = "off";
 pub(crate) const METRICS_DEFAULT: &str = "127.0.0.1:9411";
 pub(crate) const RESTART_DEFAULT: Restart = Restart::Never;
 
@@ -53,6 +56,7 @@ pub(crate) fn run(args: ServeArgs) -> Outcome {
     crate::logging::start();
     let socket = socket(&args)?;
     let tls = server_tls(args.certs.as_deref())?;
+    let engine = engine_address(args.engine.as_deref())?;
     let listen = ListenOptions {
         tcp,
         fabric: Some(fabric_socket(&socket)),
@@ -112,8 +116,24 @@ pub(crate) fn run(args: ServeArgs) -> Outcome {
             Some(front)
         }
     };
+    let engine = match engine {
+        None => None,
+        Some(listen) => {
+            let setup = Setup {
+                listen,
+                tls: tls.clone(),
+                token_file: args.token_file.clone(),
+                is_plain: args.plaintext.contains(&Plaintext::Rpc),
+                options: EngineOptions::default(),
+            };
+            let places = crate::engine::places_of(&config);
+            Some(Service::start(setup, move |_| places.clone())?)
+        }
+    };
+    let engine_text = engine.as_ref().map(|of| of.engine().address().to_string());
     let ready = serde_json::json!({
         "cell": address,
+        "engine": engine_text,
         "memcached": door::shown(front.as_ref(), Protocol::Memcached),
         "redis": door::shown(front.as_ref(), Protocol::Redis),
         "listening": door::all_shown(front.as_ref()),
@@ -143,6 +163,7 @@ pub(crate) fn run(args: ServeArgs) -> Outcome {
     });
     // Clients first, while there is still somebody to answer them.
     drop(front);
+    drop(engine);
     runs.server.shutdown();
     Ok(ExitCode::SUCCESS)
 }
@@ -282,6 +303,14 @@ fn listen_address(text: Option<&str>) -> Result<Option<SocketAddr>, Failure> {
         None => Ok(Some(LISTEN_DEFAULT)),
         Some("off") => Ok(None),
         Some(text) => tcp_address("--listen", text).map(Some),
+    }
+}
+
+/// Where an engine listens, if there is to be one.
+pub(crate) fn engine_address(text: Option<&str>) -> Result<Option<SocketAddr>, Failure> {
+    match text.unwrap_or(ENGINE_DEFAULT) {
+        "off" => Ok(None),
+        text => tcp_address("--engine", text).map(Some),
     }
 }
 

@@ -56,7 +56,7 @@ pub(crate) const DOOR_KEYS: [&str; 18] = [
     "memcached_version",
     "transactions",
 ];
-pub(crate) const SERVE_KEYS: [&str; 10] = [
+pub(crate) const SERVE_KEYS: [&str; 11] = [
     "mode",
     "name",
     "listen",
@@ -66,9 +66,10 @@ pub(crate) const SERVE_KEYS: [&str; 10] = [
     "token_file",
     "certs",
     "plaintext",
+    "engine",
     "restart",
 ];
-pub(crate) const UP_KEYS: [&str; 16] = [
+pub(crate) const UP_KEYS: [&str; 17] = [
     "dir",
     "store",
     "mode",
@@ -85,6 +86,7 @@ pub(crate) const UP_KEYS: [&str; 16] = [
     "certs",
     "plaintext",
     "token_file",
+    "engine",
 ];
 pub(crate) const GATEWAY_KEYS: [&str; 4] = ["cell", "certs", "metrics", "plaintext"];
 
@@ -99,6 +101,7 @@ struct File {
     load: Option<PathBuf>,
     restart: Option<Restart>,
     spares: Option<u32>,
+    engine: Option<String>,
     #[serde(default)]
     here: Vec<u32>,
     advertise: Option<String>,
@@ -375,6 +378,7 @@ pub(crate) fn with_file(mut args: ServeArgs) -> Result<ServeArgs, Failure> {
     args.token_file = args.token_file.or(file.token_file.clone());
     args.certs = args.certs.or(file.certs.clone());
     args.restart = args.restart.or(file.restart);
+    args.engine = args.engine.or(file.engine.clone());
     if args.allow_user.is_empty() {
         args.allow_user = file.allow_user.clone();
     }
@@ -404,6 +408,7 @@ pub(crate) fn up_with_file(mut args: UpArgs) -> Result<UpArgs, Failure> {
     }
     args.restart = args.restart.or(file.restart);
     args.spares = args.spares.or(file.spares);
+    args.engine = args.engine.or(file.engine);
     if args.here.is_empty() {
         args.here = file.here;
     }

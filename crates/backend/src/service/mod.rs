@@ -233,6 +233,7 @@ impl Trefoil for RpcService {
         let shape = member.shape();
         let backend = config.backend(member.number);
         let fabric_socket = backend.and_then(|b| b.fabric_socket.as_ref());
+        let engine = fabric_socket.and_then(|socket| trefoil_cell::engine_beside(socket));
         Ok(Response::new(v1::HelloResponse {
             backend: member.number,
             layout_version: self.state.layout_version,
@@ -251,6 +252,7 @@ impl Trefoil for RpcService {
             release: env!("CARGO_PKG_VERSION").to_owned(),
             tells_plain: true,
             knows_ranges: true,
+            engine: engine.map_or_else(String::new, |address| address.to_string()),
         }))
     }
 

@@ -7,10 +7,10 @@ use serde::Serialize;
 
 use super::call::Protocol;
 use super::error::LinkedBenchError;
-use super::network::{Host, Network, any_port};
 use super::placement::{CORPUS, Directory, Finding};
 use super::process::Process;
 use super::{LinkedOptions, Variant};
+use crate::hosts::{Host, Network, any_port};
 use crate::peer::{Endpoint, PeerKind, PeerOptions, PeerProcess};
 
 /// Memory of each cache, in MiB: far more than the objects need.

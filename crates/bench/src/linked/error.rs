@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::network::NetworkError;
+use crate::hosts::NetworkError;
 use crate::peer::PeerError;
 use crate::report::ReportError;
 

@@ -21,17 +21,16 @@ mod call;
 mod deploy;
 mod error;
 mod generator;
-mod network;
 mod objects;
 mod placement;
 mod process;
 mod report;
 mod variant;
 
+pub use crate::hosts::{Host, Network, NetworkError};
 pub use call::Protocol;
 pub use deploy::CpuTimes;
 pub use error::LinkedBenchError;
-pub use network::{Host, Network, NetworkError};
 pub use objects::ObjectSet;
 pub use report::{
     CaseReport, CpuPerRequest, Figures, LinkedReport, Paper, Reductions, VariantReport,

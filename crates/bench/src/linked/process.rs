@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use super::error::LinkedBenchError;
-use super::network::Host;
+use crate::hosts::Host;
 use crate::peer::procfs;
 
 /// A running server.

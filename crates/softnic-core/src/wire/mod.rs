@@ -13,15 +13,18 @@
 //! The client begins with one HELLO ([`greeting`]); it may send OPEN frames
 //! ([`opening`]) and ASKS ([`ask`]) behind it without waiting. Each OPEN is answered by
 //! an OPENED, each request of ASKS by one item of some ANSWERS ([`answer`]), in any
-//! order, but for touches, which are not answered.
+//! order, but for touches, which are not answered. STATS ([`counters`]) is answered by
+//! COUNTERS.
 
 pub mod answer;
 pub mod ask;
+pub mod counters;
 pub mod greeting;
 pub mod opening;
 
 pub use answer::{ANSWER_LEN, Answer, Status};
 pub use ask::{ASK_LEN, Ask, Region, Request};
+pub use counters::{COUNTER_NAMES, CounterValues};
 pub use greeting::{Hello, Refusal, RefusalCode, Welcome};
 pub use opening::{Open, OpenStatus, Opened};
 
@@ -56,6 +59,10 @@ pub enum Kind {
     Asks = 6,
     /// Engine: answers.
     Answers = 7,
+    /// Client: what has been counted?
+    Stats = 8,
+    /// Engine: this.
+    Counters = 9,
 }
 
 impl Kind {
@@ -68,6 +75,8 @@ impl Kind {
             5 => Kind::Opened,
             6 => Kind::Asks,
             7 => Kind::Answers,
+            8 => Kind::Stats,
+            9 => Kind::Counters,
             _ => return None,
         })
     }
@@ -147,26 +156,26 @@ impl<'a> Frame<'a> {
     }
 }
 
-fn u16_at(bytes: &[u8], at: usize) -> u16 {
+pub(crate) fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     let mut out = [0; 4];
     out.copy_from_slice(&bytes[at..at + 4]);
     u32::from_le_bytes(out)
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     let mut out = [0; 8];
     out.copy_from_slice(&bytes[at..at + 8]);
     u64::from_le_bytes(out)
 }
 
-fn put<const LEN: usize>(out: &mut [u8], at: usize, bytes: [u8; LEN]) {
+pub(crate) fn put<const LEN: usize>(out: &mut [u8], at: usize, bytes: [u8; LEN]) {
     out[at..at + LEN].copy_from_slice(&bytes);
 }
 
-fn is_zero(bytes: &[u8]) -> bool {
+pub(crate) fn is_zero(bytes: &[u8]) -> bool {
     bytes.iter().all(|byte| *byte == 0)
 }

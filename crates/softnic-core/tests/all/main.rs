@@ -1,6 +1,7 @@
 //! Tests of the software NIC's protocol, without sockets.
 
 mod allocations;
+mod datagrams;
 mod frames;
 mod hostile;
 mod pair;

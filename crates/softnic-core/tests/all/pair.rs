@@ -88,6 +88,7 @@ impl Pair {
                 Event::Scanned { id, vote, data, .. } => (id, Came::Scanned(vote, data.to_vec())),
                 Event::Read { id, data } => (id, Came::Read(data.to_vec())),
                 Event::Unanswered { id, why, .. } => (id, Came::Unanswered(why)),
+                Event::Counters(_) => panic!("nobody asks for counters"),
             };
             assert_eq!(came.insert(id, event), None, "answered twice");
         })?;

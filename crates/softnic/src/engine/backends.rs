@@ -5,7 +5,8 @@
 //! thrown away, so nothing of a dead process' memory leaves the host.
 
 use super::counters::add;
-use super::{Admits, Adoption, Shared};
+use super::session::Room;
+use super::{Admits, Adoption, Shared, Who};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use trefoil_client_core::touch::TouchBuffer;
@@ -19,9 +20,10 @@ use trefoil_layout::bucket::{BUCKET_LEN, BUCKET_WORDS, HEADER_WORDS};
 use trefoil_layout::words::Words as _;
 use trefoil_softnic_core::limits::{BACKEND_COUNT_MAX, WINDOW_LEN};
 use trefoil_softnic_core::wire::{
-    Answer, Open, OpenStatus, Opened, RefusalCode, Region, Status, Welcome,
+    Answer, CounterValues, Open, OpenStatus, Opened, RefusalCode, Region, Status, Welcome,
 };
 use trefoil_softnic_core::{Memory, ReadRange};
+use trefoil_tls::Caller;
 
 /// Bits of a handle that say which backend; the others, which mapping of it.
 const NUMBER_BITS: u32 = BACKEND_COUNT_MAX.trailing_zeros();
@@ -43,6 +45,10 @@ pub(super) struct Backends {
     sessions_max: usize,
     /// Clients that are in now; told by the event loop.
     pub(super) admitted: usize,
+    /// Whose certificate the next one has shown.
+    visitor: Option<Arc<Caller>>,
+    /// As whom the last one was admitted.
+    admitted_as: Option<Who>,
     has_touches: bool,
 }
 
@@ -55,8 +61,25 @@ impl Backends {
             engine: monotonic_ns() ^ u64::from(std::process::id()) << 40,
             sessions_max,
             admitted: 0,
+            visitor: None,
+            admitted_as: None,
             has_touches: false,
         }
+    }
+
+    /// Notes what CPU the event loop, whose thread this is, has used.
+    pub(super) fn note_cpu(&self) {
+        let counters = &self.shared.counters;
+        let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        let cpu_us = cpu.tv_sec as u64 * 1_000_000 + cpu.tv_nsec as u64 / 1000;
+        counters.cpu_us.store(cpu_us, Ordering::Relaxed);
+        let uptime_ms = self.shared.began.elapsed().as_millis() as u64;
+        counters.uptime_ms.store(uptime_ms, Ordering::Relaxed);
+    }
+
+    /// Whether somebody may read.
+    pub(super) fn may_read(&self, who: &Who) -> bool {
+        (self.admits)(who)
     }
 
     /// Takes what the mapper has brought. Handles of earlier mappings are good no more.
@@ -87,6 +110,9 @@ impl Backends {
                 touches: (0..count).map(|_| TouchBuffer::new(1)).collect(),
             });
         }
+        let count = self.slots.iter().flatten().count() as u64;
+        let counter = &self.shared.counters.backends_mapped;
+        counter.store(count, Ordering::Relaxed);
     }
 
     /// Reports the touches that are still being collected.
@@ -132,15 +158,30 @@ enum Look {
     Stale(IndexVote),
 }
 
+impl Room for Backends {
+    fn is_visited(&mut self, by: Option<Arc<Caller>>) {
+        self.visitor = by;
+    }
+
+    fn take_admitted(&mut self) -> Option<Who> {
+        self.admitted_as.take()
+    }
+}
+
 impl Memory for Backends {
     fn admit(&mut self, token: &[u8]) -> Result<Welcome, RefusalCode> {
-        if !(self.admits)(token) {
+        let who = match self.visitor.take() {
+            Some(caller) => Who::Certificate(caller),
+            None => Who::Token(token.into()),
+        };
+        if !self.may_read(&who) {
             return Err(RefusalCode::Token);
         }
         if self.admitted >= self.sessions_max {
             return Err(RefusalCode::Full);
         }
         self.admitted += 1;
+        self.admitted_as = Some(who);
         add(&self.shared.counters.sessions_total, 1);
         Ok(Welcome {
             window: WINDOW_LEN,
@@ -271,6 +312,14 @@ impl Memory for Backends {
             slot.connection.touch(partition, batch);
         }
         self.has_touches = true;
+    }
+
+    fn counters(&mut self) -> CounterValues {
+        self.note_cpu();
+        let counters = &self.shared.counters;
+        let pid = std::process::id().into();
+        counters.pid.store(pid, Ordering::Relaxed);
+        counters.values()
     }
 }
 

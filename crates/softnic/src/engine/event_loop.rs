@@ -8,8 +8,10 @@
 
 use super::backends::Backends;
 use super::counters::add;
+use super::datagrams::Datagrams;
 use super::session::{Buffers, End, Session, Turn};
 use super::{Admits, EngineOptions, Shared};
+use crate::channel::Channel;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with, sockopt};
@@ -22,8 +24,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use trefoil_fabric::Idle;
+use trefoil_tls::Tls;
 
 const EVENT_COUNT_MAX: usize = 64;
+/// Rounds without a sleep between two looks at what CPU was used.
+const ROUNDS_PER_CLOCK: u32 = 1 << 14;
 /// Connections accepted before others are served.
 const ACCEPT_MAX: usize = 64;
 /// Connections that have not shown whose they are; the oldest makes room.
@@ -41,7 +46,8 @@ const KEEPALIVE_PAUSE: Duration = Duration::from_secs(5);
 /// Names in epoll events; sessions are numbered upwards from the last of them.
 const BELL: u64 = 0;
 const LISTENER: u64 = 1;
-const SESSION_FIRST: u64 = 2;
+const DATAGRAMS: u64 = 2;
+const SESSION_FIRST: u64 = 3;
 
 /// See the module.
 pub(super) struct EventLoop {
@@ -49,6 +55,9 @@ pub(super) struct EventLoop {
     options: EngineOptions,
     epoll: OwnedFd,
     listener: TcpListener,
+    tls: Option<Tls>,
+    /// Where sessions have keys.
+    datagrams: Option<Datagrams>,
     /// Not accepted from before then.
     accepts_at: Option<Instant>,
     sessions: HashMap<u64, Session>,
@@ -66,7 +75,7 @@ impl EventLoop {
     pub(super) fn new(
         shared: Arc<Shared>,
         listener: TcpListener,
-        admits: Admits,
+        (tls, admits): (Option<Tls>, Admits),
         options: EngineOptions,
     ) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
@@ -84,12 +93,18 @@ impl EventLoop {
             epoll::EventData::new_u64(LISTENER),
             readable,
         )?;
+        let datagrams = match &tls {
+            None => None,
+            Some(_) => datagrams_at(&listener, &epoll),
+        };
         Ok(EventLoop {
             backends: Backends::new(Arc::clone(&shared), admits, options.sessions_max),
             shared,
             options,
             epoll,
             listener,
+            tls,
+            datagrams,
             accepts_at: None,
             sessions: HashMap::new(),
             next_session: SESSION_FIRST,
@@ -107,16 +122,22 @@ impl EventLoop {
         let mut last_request: Option<Instant> = None;
         // Whether it looks or sleeps.
         let mut is_awake = false;
+        let mut rounds = 0u32;
         while !self.shared.is_stopped() {
             let timeout = match is_awake || !self.ready.is_empty() {
                 true => Some(Duration::ZERO),
                 false => {
                     self.backends.flush_touches();
+                    self.backends.note_cpu();
                     add(&self.shared.counters.sleeps, 1);
                     self.sleep_max()
                 }
             };
             let count = self.round(timeout);
+            rounds = rounds.wrapping_add(1);
+            if rounds.is_multiple_of(ROUNDS_PER_CLOCK) {
+                self.backends.note_cpu();
+            }
             if count > 0 {
                 is_awake = true;
                 last_request = None;
@@ -152,6 +173,9 @@ impl EventLoop {
             Err(_) => &mut [],
         };
         self.backends.adopt();
+        if self.shared.must_judge.load(Ordering::Relaxed) {
+            self.judge_again();
+        }
         let ready = std::mem::take(&mut self.ready);
         let mut served = ready.len();
         for event in events.iter() {
@@ -161,6 +185,7 @@ impl EventLoop {
                     let _ = rustix::io::read(&self.shared.bell, &mut [0; 8]);
                 }
                 LISTENER => self.accept(),
+                DATAGRAMS => served += self.serve_datagrams(),
                 // Those that go on anyway receive nothing before.
                 name if self.goes_on(name) => {}
                 name => {
@@ -174,6 +199,12 @@ impl EventLoop {
             self.sweep();
         }
         served
+    }
+
+    fn serve_datagrams(&mut self) -> usize {
+        let (backends, counters) = (&mut self.backends, &self.shared.counters);
+        let datagrams = self.datagrams.as_mut();
+        datagrams.map_or(0, |datagrams| datagrams.serve(backends, counters))
     }
 
     fn goes_on(&self, name: u64) -> bool {
@@ -202,6 +233,10 @@ impl EventLoop {
         );
         if session.target.is_admitted() && !was_admitted {
             self.guest_count -= 1;
+            count_handshake(self.tls.as_ref(), true);
+            if let Some(datagrams) = &mut self.datagrams {
+                session.datagrams = datagrams.begin(&session.socket, &session.channel);
+            }
         }
         let is_blocked = turn == Turn::Blocked;
         if is_blocked != was_blocked {
@@ -222,6 +257,10 @@ impl EventLoop {
             match end {
                 End::Closed => {}
                 End::Refused => add(&counters.refused, 1),
+                End::Handshake => {
+                    add(&counters.refused, 1);
+                    count_handshake(self.tls.as_ref(), false);
+                }
                 End::Malformed => add(&counters.malformed, 1),
             }
             self.remove(name, false);
@@ -231,12 +270,35 @@ impl EventLoop {
     /// Its socket leaves epoll when it is closed.
     fn remove(&mut self, name: u64, is_blocked: bool) {
         if let Some(session) = self.sessions.remove(&name) {
+            if let (Some(datagrams), Some(name)) = (&mut self.datagrams, session.datagrams) {
+                datagrams.end(name);
+            }
             match session.target.is_admitted() {
                 true => self.backends.admitted -= 1,
                 false => self.guest_count -= 1,
             }
             self.blocked_count -= usize::from(is_blocked);
             self.count_sessions();
+        }
+    }
+
+    /// Ends the sessions of those who may not read any more.
+    #[cold]
+    fn judge_again(&mut self) {
+        self.shared.must_judge.store(false, Ordering::Relaxed);
+        std::sync::atomic::fence(Ordering::SeqCst);
+        let is_out = |session: &Session| {
+            let who = session.who.as_ref();
+            who.is_some_and(|who| !self.backends.may_read(who))
+        };
+        let sessions = self.sessions.iter();
+        let out: Vec<(u64, bool)> = sessions
+            .filter(|(_, session)| is_out(session))
+            .map(|(name, session)| (*name, session.is_blocked()))
+            .collect();
+        for (name, is_blocked) in out {
+            add(&self.shared.counters.revoked, 1);
+            self.remove(name, is_blocked);
         }
     }
 
@@ -278,6 +340,13 @@ impl EventLoop {
     }
 
     fn begin(&mut self, socket: OwnedFd, now: Instant) {
+        let channel = match &self.tls {
+            None => Channel::default(),
+            Some(tls) => match tls.engine_session() {
+                Ok(session) => session.into(),
+                Err(error) => return tracing::error!("no TLS session can begin: {error}"),
+            },
+        };
         let name = self.next_session;
         let data = epoll::EventData::new_u64(name);
         if epoll::add(&self.epoll, &socket, data, epoll::EventFlags::IN).is_err() {
@@ -285,7 +354,8 @@ impl EventLoop {
         }
         self.next_session += 1;
         self.guest_count += 1;
-        self.sessions.insert(name, Session::new(socket, now));
+        self.sessions
+            .insert(name, Session::new(socket, channel, now));
         self.count_sessions();
     }
 
@@ -331,6 +401,24 @@ impl EventLoop {
             }
             self.remove(name, is_blocked);
         }
+    }
+}
+
+/// The socket for datagrams; without it, everything goes by streams.
+fn datagrams_at(listener: &TcpListener, epoll: &OwnedFd) -> Option<Datagrams> {
+    let bound = listener.local_addr().and_then(Datagrams::bind);
+    let added = bound.and_then(|datagrams| {
+        let data = epoll::EventData::new_u64(DATAGRAMS);
+        epoll::add(epoll, &datagrams, data, epoll::EventFlags::IN)?;
+        Ok(datagrams)
+    });
+    let tell = |error: &io::Error| tracing::warn!("clients are not served over UDP: {error}");
+    added.inspect_err(tell).ok()
+}
+
+fn count_handshake(tls: Option<&Tls>, is_done: bool) {
+    if let Some(tls) = tls {
+        tls.count_handshake(is_done);
     }
 }
 

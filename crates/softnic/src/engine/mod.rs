@@ -2,6 +2,7 @@
 
 mod backends;
 mod counters;
+mod datagrams;
 mod event_loop;
 mod mapper;
 mod session;
@@ -18,8 +19,9 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use trefoil_fabric::shm::Connection;
+use trefoil_tls::{Caller, Tls};
 
 /// How an engine behaves.
 #[derive(Clone, Debug)]
@@ -46,9 +48,17 @@ impl Default for EngineOptions {
     }
 }
 
-/// Decides whether a token lets its bearer in. Called by the event loop: it must not
-/// wait.
-pub type Admits = Box<dyn Fn(&[u8]) -> bool + Send>;
+/// Whose a session is.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Who {
+    /// Theirs who know this token.
+    Token(Box<[u8]>),
+    /// Theirs who have this certificate, of an authority that is believed.
+    Certificate(Arc<Caller>),
+}
+
+/// Decides whether somebody may read. Called by the event loop: it must not wait.
+pub type Admits = Box<dyn Fn(&Who) -> bool + Send>;
 
 /// Why no engine could be started.
 #[derive(Debug, thiserror::Error)]
@@ -85,6 +95,9 @@ struct Shared {
     adoptions: Mutex<Vec<Adoption>>,
     has_adoptions: AtomicBool,
     is_stopped: AtomicBool,
+    /// Somebody may have lost the right to read.
+    must_judge: AtomicBool,
+    began: Instant,
     /// Wakes the event loop.
     bell: OwnedFd,
     /// Something is wrong with a backend: the mapper is to look at once.
@@ -138,10 +151,11 @@ pub struct Engine {
 impl Engine {
     /// Serves on `listener`. `places` says which backends there are; it is asked by a
     /// thread that may wait, now and then and whenever one cannot be found where it was
-    /// (then with `true`: what is known may be out of date).
+    /// (then with `true`: what is known may be out of date). With `tls`, everybody speaks
+    /// TLS and shows a certificate.
     pub fn start(
         listener: TcpListener,
-        admits: Admits,
+        (tls, admits): (Option<Tls>, Admits),
         places: impl FnMut(bool) -> CellPlaces + Send + 'static,
         options: EngineOptions,
     ) -> Result<Engine, EngineError> {
@@ -154,11 +168,13 @@ impl Engine {
             adoptions: Mutex::default(),
             has_adoptions: AtomicBool::new(false),
             is_stopped: AtomicBool::new(false),
+            must_judge: AtomicBool::new(false),
+            began: Instant::now(),
             bell: eventfd(0, flags).map_err(failed("make a descriptor to wake by"))?,
             is_nudged: Mutex::new(false),
             nudge: Condvar::new(),
         });
-        let event_loop = EventLoop::new(Arc::clone(&shared), listener, admits, options)
+        let event_loop = EventLoop::new(Arc::clone(&shared), listener, (tls, admits), options)
             .map_err(failed("prepare the sockets"))?;
         let mapper = Mapper::new(Arc::clone(&shared), Box::new(places));
         let mut engine = Engine {
@@ -185,6 +201,13 @@ impl Engine {
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Asks again, of everybody who is in, whether they may read; who may not is out
+    /// before the next request.
+    pub fn judge_again(&self) {
+        self.shared.must_judge.store(true, Ordering::Release);
+        self.shared.ring();
     }
 
     /// What it has counted.

@@ -1,10 +1,21 @@
 //! One connection: its socket, what has come and is not whole, what is not taken yet.
 
-use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use super::Who;
+use crate::channel::{Broken, Channel};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Instant;
 use trefoil_softnic_core::{Memory, Target, TargetError};
+use trefoil_tls::Caller;
+
+/// What sessions read, and who may.
+pub(super) trait Room: Memory {
+    /// The next one to be admitted has shown this certificate, or none.
+    fn is_visited(&mut self, by: Option<Arc<Caller>>);
+
+    /// As whom the one was admitted that was admitted last.
+    fn take_admitted(&mut self) -> Option<Who>;
+}
 
 /// How a turn of a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +35,7 @@ pub(super) enum Turn {
 pub(super) enum End {
     Closed,
     Refused,
+    Handshake,
     Malformed,
 }
 
@@ -50,7 +62,12 @@ impl Buffers {
 
 pub(super) struct Session {
     pub(super) socket: OwnedFd,
+    pub(super) channel: Channel,
+    /// Its name in datagrams, if it has keys.
+    pub(super) datagrams: Option<u64>,
     pub(super) target: Target,
+    /// Its client, once it is admitted.
+    pub(super) who: Option<Who>,
     /// Less than one frame, unless it is blocked or ready.
     input: Vec<u8>,
     /// Whether there may be whole frames in the input.
@@ -65,10 +82,13 @@ pub(super) struct Session {
 }
 
 impl Session {
-    pub(super) fn new(socket: OwnedFd, now: Instant) -> Self {
+    pub(super) fn new(socket: OwnedFd, channel: Channel, now: Instant) -> Self {
         Session {
             socket,
+            channel,
+            datagrams: None,
             target: Target::new(),
+            who: None,
             input: Vec::new(),
             is_ready: false,
             output: Vec::new(),
@@ -80,7 +100,7 @@ impl Session {
     }
 
     pub(super) fn is_blocked(&self) -> bool {
-        !self.output.is_empty()
+        !self.output.is_empty() || self.channel.waits()
     }
 
     /// Whether its next turn waits for nothing.
@@ -90,14 +110,25 @@ impl Session {
 
     /// Receives once, and carries out what is whole. Not while it is ready: what it keeps
     /// would grow without bound.
-    pub(super) fn receive(&mut self, memory: &mut impl Memory, buffers: &mut Buffers) -> Turn {
+    pub(super) fn receive(&mut self, memory: &mut impl Room, buffers: &mut Buffers) -> Turn {
         // A frame that is not whole leaves less room for what comes next: what is kept
         // stays below one frame and one receipt.
-        let count = match recv(&self.socket, &mut buffers.received[..], RecvFlags::DONTWAIT) {
-            Ok((0, _)) => return Turn::Ends(End::Closed),
-            Ok((count, _)) => count,
-            Err(Errno::AGAIN | Errno::INTR) => return Turn::Waits,
-            Err(_) => return Turn::Ends(End::Closed),
+        let received = self
+            .channel
+            .receive(&self.socket, &mut buffers.received[..]);
+        let count = match received {
+            Ok(Some(count)) => count,
+            Ok(None) if self.is_blocked() => return Turn::Blocked,
+            Ok(None) => return Turn::Waits,
+            Err(Broken::Closed) => return Turn::Ends(End::Closed),
+            // Its certificate is not believed, or it speaks without TLS.
+            Err(Broken::Tls(error)) => {
+                tracing::debug!("a client was not let in: {error}");
+                return Turn::Ends(match self.target.is_admitted() {
+                    true => End::Malformed,
+                    false => End::Handshake,
+                });
+            }
         };
         self.bytes_in += count as u64;
         if !self.input.is_empty() {
@@ -116,7 +147,7 @@ impl Session {
     pub(super) fn resume(
         &mut self,
         now: Instant,
-        memory: &mut impl Memory,
+        memory: &mut impl Room,
         buffers: &mut Buffers,
     ) -> Turn {
         match self.send_left(now) {
@@ -128,7 +159,7 @@ impl Session {
     }
 
     /// What was kept.
-    pub(super) fn carry_out(&mut self, memory: &mut impl Memory, buffers: &mut Buffers) -> Turn {
+    pub(super) fn carry_out(&mut self, memory: &mut impl Room, buffers: &mut Buffers) -> Turn {
         let mut input = std::mem::take(&mut self.input);
         let (turn, used) = self.carry_out_from(&input, memory, buffers);
         input.drain(..used);
@@ -141,7 +172,7 @@ impl Session {
     fn carry_out_from(
         &mut self,
         input: &[u8],
-        memory: &mut impl Memory,
+        memory: &mut impl Room,
         buffers: &mut Buffers,
     ) -> (Turn, usize) {
         let mut used = 0;
@@ -149,7 +180,14 @@ impl Session {
         self.is_ready = false;
         loop {
             buffers.out.clear();
+            let was_admitted = self.target.is_admitted();
+            if !was_admitted {
+                memory.is_visited(self.channel.caller().map(Arc::new));
+            }
             let result = self.target.handle(&input[used..], memory, &mut buffers.out);
+            if !was_admitted && self.target.is_admitted() {
+                self.who = memory.take_admitted();
+            }
             let sent = self.send(&buffers.out);
             let done = match result {
                 // Whoever is refused reads why, if there is room in its socket.
@@ -174,43 +212,40 @@ impl Session {
     /// Sends, and keeps what the socket does not take. `false` if there is some.
     fn send(&mut self, bytes: &[u8]) -> Result<bool, End> {
         if bytes.is_empty() {
-            return Ok(true);
+            return Ok(!self.is_blocked());
         }
         let count = self.try_send(bytes)?;
         self.bytes_out += count as u64;
         if count < bytes.len() {
             self.output.extend_from_slice(&bytes[count..]);
+        }
+        if self.is_blocked() {
             self.since = Instant::now();
         }
-        Ok(count == bytes.len())
+        Ok(!self.is_blocked())
     }
 
     /// `false` if something still is left.
     fn send_left(&mut self, now: Instant) -> Result<bool, End> {
-        let count = self.try_send(&self.output[self.sent..])?;
-        if count > 0 {
+        let waited = self.channel.waits();
+        let left = &self.output[self.sent..];
+        let sent = self.channel.send(&self.socket, left);
+        let count = sent.map_err(|_| End::Closed)?;
+        if count > 0 || waited && !self.channel.waits() {
             self.since = now;
         }
         self.sent += count;
         self.bytes_out += count as u64;
-        let is_done = self.sent == self.output.len();
-        if is_done {
+        if self.sent == self.output.len() {
             self.output = Vec::new();
             self.sent = 0;
         }
-        Ok(is_done)
+        Ok(!self.is_blocked())
     }
 
-    fn try_send(&self, bytes: &[u8]) -> Result<usize, End> {
-        match send(
-            &self.socket,
-            bytes,
-            SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
-        ) {
-            Ok(count) => Ok(count),
-            Err(Errno::AGAIN | Errno::INTR) => Ok(0),
-            Err(_) => Err(End::Closed),
-        }
+    fn try_send(&mut self, bytes: &[u8]) -> Result<usize, End> {
+        let sent = self.channel.send(&self.socket, bytes);
+        sent.map_err(|_| End::Closed)
     }
 }
 
@@ -229,6 +264,14 @@ mod tests {
 
     /// Everybody comes in, and reads zeroes.
     struct Zeroes;
+
+    impl Room for Zeroes {
+        fn is_visited(&mut self, _: Option<Arc<Caller>>) {}
+
+        fn take_admitted(&mut self) -> Option<Who> {
+            None
+        }
+    }
 
     impl Memory for Zeroes {
         fn admit(&mut self, _: &[u8]) -> Result<Welcome, RefusalCode> {
@@ -295,7 +338,7 @@ mod tests {
         let (socket, _) = listener.accept().unwrap();
         let frames = 200;
         client.write_all(&asks(frames)).unwrap();
-        let mut session = Session::new(socket.into(), Instant::now());
+        let mut session = Session::new(socket.into(), Channel::default(), Instant::now());
         // What it takes meanwhile, so that nothing else stops a turn.
         let taker = std::thread::spawn(move || {
             let (mut len, mut buffer) = (0, vec![0; 1 << 20]);

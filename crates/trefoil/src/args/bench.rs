@@ -34,6 +34,8 @@ pub(crate) enum BenchCommand {
     },
     /// The front door beside memcached or redis, in turn in one run; starts everything itself
     Gateway(GatewayBenchArgs),
+    /// GETs off the host by way of an engine, beside memcached and a bare echo, between two network namespaces (needs root)
+    Network(NetworkArgs),
     /// Objects linked into app servers beside remote caches; starts everything itself
     #[cfg(feature = "linked")]
     Linked(LinkedBenchArgs),
@@ -50,6 +52,27 @@ pub(crate) enum BenchCommand {
     Maintenance(MaintenanceArgs),
     /// Every figure that the documentation quotes, with a report and plots
     All(AllArgs),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct NetworkArgs {
+    /// Lengths of values, in bytes
+    #[arg(
+        long,
+        value_name = "BYTES",
+        value_delimiter = ',',
+        default_value = "100,1024"
+    )]
+    pub value_size: Vec<usize>,
+    /// How long each case runs in each round
+    #[arg(long, value_name = "S", default_value_t = 2.0)]
+    pub seconds: f64,
+    /// Rounds, of which medians are shown
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub rounds: usize,
+    /// Machine-readable
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 mod gateway;
 #[cfg(feature = "linked")]
 mod linked;
+mod network;
 mod ordered;
 mod suite;
 
@@ -42,6 +43,7 @@ pub(crate) fn run(command: BenchCommand) -> Outcome {
         BenchCommand::HitRatio(args) => hit_ratio(&args),
         BenchCommand::SizeShift { json } => size_shift(json),
         BenchCommand::Gateway(args) => gateway::run(&args),
+        BenchCommand::Network(args) => network::run(&args),
         #[cfg(feature = "linked")]
         BenchCommand::Linked(args) => linked::run(&args),
         #[cfg(not(feature = "linked"))]
@@ -64,6 +66,7 @@ fn load(args: &LoadArgs, gets: f64) -> Outcome {
     let cell = crate::connect::cell(&args.address)?;
     let mut target = Trefoil::new(cell.client(Options {
         engine: args.by.engine,
+        engine_datagrams: args.by.engine_udp,
         ..Options::default()
     }));
     let popularity = match args.zipf {

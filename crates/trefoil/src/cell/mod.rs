@@ -4,6 +4,7 @@ mod anew;
 mod backend;
 mod certs;
 mod controller;
+mod engine;
 mod founding;
 mod home;
 mod maintenance;

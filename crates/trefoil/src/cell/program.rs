@@ -80,7 +80,7 @@ impl Program {
         &self.release
     }
 
-    fn command(&self) -> Command {
+    pub(super) fn command(&self) -> Command {
         let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         let mut command = Command::new(path);
         command.arg0("trefoil");

@@ -8,7 +8,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use trefoil_cell::CorpusId;
-use trefoil_client::{BackendStats, Cell, Options};
+use trefoil_client::{BackendStats, Cell, EngineStats, Options};
 use trefoil_rpc::v1::{MemberStats, RecoveryStats, RepairStats, ResizeStats};
 
 #[derive(Serialize)]
@@ -22,6 +22,8 @@ struct Status {
     #[serde(skip_serializing_if = "Option::is_none")]
     corpus: Option<CorpusId>,
     backends: Vec<Backend>,
+    /// That read backends for clients on other hosts.
+    engines: Vec<EngineLine>,
     /// Of a cell that was asked for by its address in etcd.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     places: Option<Places>,
@@ -83,6 +85,18 @@ struct Backend {
 }
 
 #[derive(Serialize)]
+struct EngineLine {
+    /// Where it is reached from here.
+    address: String,
+    /// Those that tell of it.
+    backends: Vec<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    /// What it has counted.
+    counters: BTreeMap<&'static str, u64>,
+}
+
+#[derive(Serialize)]
 struct Mutations {
     kind: String,
     outcome: String,
@@ -104,6 +118,7 @@ pub(super) fn run(address: &CellAddress, json: bool) -> Outcome {
             .into_iter()
             .map(|answer| backend(&cell, answer))
             .collect(),
+        engines: cell.engines().into_iter().map(engine).collect(),
         places: places(&address.cell),
     };
     for link in cell.client(Options::default()).carriers() {
@@ -238,6 +253,47 @@ fn backend(cell: &Cell, answer: BackendStats) -> Backend {
     }
 }
 
+fn engine(stats: EngineStats) -> EngineLine {
+    let (counters, error) = match stats.counters {
+        Ok(counters) => (counters.into_iter().collect(), None),
+        Err(error) => (BTreeMap::new(), Some(error)),
+    };
+    EngineLine {
+        address: stats.address.to_string(),
+        backends: stats.backends,
+        error,
+        counters,
+    }
+}
+
+fn engine_line(engine: &EngineLine) -> String {
+    let EngineLine {
+        address, counters, ..
+    } = engine;
+    if let Some(error) = &engine.error {
+        return format!("engine {address}: {error}");
+    }
+    let count = |name| counters.get(name).copied().unwrap_or_default();
+    let operations = count("scans") + count("reads");
+    let cpu_per_operation = match operations {
+        0 => String::new(),
+        _ => format!(
+            " ({:.2} us each)",
+            count("cpu_us") as f64 / operations as f64
+        ),
+    };
+    format!(
+        "engine {address}: {} backends, {} connections, {operations} reads{cpu_per_operation}, {} in, {} out, {} refused, {} revoked",
+        count("backends_mapped"),
+        // This one asks.
+        count("sessions_open").saturating_sub(1),
+        ByteSize::b(count("bytes_in")),
+        ByteSize::b(count("bytes_out")),
+        count("refused"),
+        count("revoked"),
+    )
+}
+
 fn print(status: &Status) -> Result<(), Failure> {
     print_line(&format!(
         "cell {}  {}  eviction {}  config id {}",
@@ -301,6 +357,9 @@ fn print(status: &Status) -> Result<(), Failure> {
             let carrier = backend.carrier;
             print_line(&format!("         reached by {carrier}, not faster: {why}"))?;
         }
+    }
+    for engine in &status.engines {
+        print_line(&engine_line(engine))?;
     }
     let lines = status.places.as_ref().map(places::lines);
     for line in lines.unwrap_or_default() {

@@ -1,6 +1,7 @@
 //! `cell up`: a process for each backend, watched, and started again when it dies.
 
 use crate::args::{Restart, UpArgs};
+use crate::cell::engine::EngineProcess;
 use crate::cell::founding::{self, CellPlan};
 use crate::cell::home::Home;
 use crate::cell::maintenance::{Ground, Plan};
@@ -98,6 +99,7 @@ pub(super) fn run(args: UpArgs) -> Outcome {
 fn check_settings(args: &UpArgs) -> Result<Option<SocketAddr>, Failure> {
     StoreSettings::from(&args.store).check()?;
     crate::users::policy(&args.allow_user)?;
+    crate::serve::engine_address(args.engine.as_deref())?;
     let metrics = args.metrics.as_deref().unwrap_or(METRICS_DEFAULT);
     crate::serve::metrics_address(metrics)
 }
@@ -294,12 +296,23 @@ async fn supervise(
     for backend in &mut backends {
         backend.await_ready().await?;
     }
+    let listen = crate::serve::engine_address(args.engine.as_deref())?;
+    let engine = listen.map(|listen| EngineProcess::start(&program, &starter, listen));
+    let mut engine = engine.transpose()?;
     let mut orders = Orders::listen(starter.home.directory().directory())?;
     let address = starter.home.address();
     let pids: Vec<u32> = backends.iter().map(Backend::pid).collect();
     print_line(&format!(
         "ready {}",
-        serde_json::json!({ "cell": address, "pids": pids })
+        match (&engine, listen) {
+            (Some(engine), Some(listen)) => serde_json::json!({
+                "cell": address,
+                "pids": pids,
+                "engine": listen.to_string(),
+                "engine_pid": engine.pid(),
+            }),
+            _ => serde_json::json!({ "cell": address, "pids": pids }),
+        }
     ))?;
     let mut memory = match starter.home.spread() {
         None => MemoryLimit::new(&address, first_memory),
@@ -328,6 +341,9 @@ async fn supervise(
                 // The spare that it was has died.
                 drained.remove(&number);
             }
+        }
+        if let Some(engine) = &mut engine {
+            engine.look(now, &starter);
         }
         let has_spare = plan.as_ref().is_some_and(Plan::has_spare);
         let taken = drained.len() + usize::from(has_spare);
@@ -361,6 +377,8 @@ async fn supervise(
         }
         let due = backends.iter().filter_map(Backend::due).min();
         let due = due.filter(|_| stage == Stage::Copies);
+        let engine_due = engine.as_ref().and_then(EngineProcess::due);
+        let due = due.into_iter().chain(engine_due).min();
         let pause = due.map_or(LOOK_PERIOD, |due| due.saturating_duration_since(now));
         let longest = if plan.is_some() {
             PLAN_PERIOD
@@ -386,6 +404,9 @@ async fn supervise(
         }
     }
     drop(spares);
+    if let Some(engine) = engine {
+        engine.stop().await;
+    }
     stop(backends).await
 }
 

@@ -28,6 +28,10 @@ struct Engine {
 
 impl Engine {
     fn start(cell: &Cell, listen: SocketAddr) -> Engine {
+        Engine::start_with(cell, listen, &[])
+    }
+
+    fn start_with(cell: &Cell, listen: SocketAddr, more: &[&str]) -> Engine {
         let mut child = Command::new(PROGRAM)
             .args([
                 "engine",
@@ -36,6 +40,7 @@ impl Engine {
                 "--listen",
                 &listen.to_string(),
             ])
+            .args(more)
             .env("RUST_LOG", "info")
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -625,6 +630,364 @@ fn strangers_learn_nothing_and_disturb_nobody() {
     await_engine(&mut client);
 }
 
+/// A server's and a client's certificates.
+struct Certs {
+    own: TempDir,
+}
+
+impl Certs {
+    fn issue() -> Certs {
+        let own = tempfile::tempdir().unwrap();
+        let dir = own.path().join("ca").display().to_string();
+        let run = |args: &[&str]| {
+            let made = crate::support::run(&[&["cell", "certs"], args, &["--dir", &dir]].concat());
+            assert!(made.status.success(), "{}", text(&made.stderr));
+        };
+        run(&["init"]);
+        let server = ["issue", "--name", "server", "--role", "backend"];
+        run(&[&server[..], &["--host", "127.0.0.1,127.0.0.2"]].concat());
+        run(&["issue", "--name", "client", "--role", "client"]);
+        Certs { own }
+    }
+
+    fn of_server(&self) -> String {
+        self.own.path().join("ca/server").display().to_string()
+    }
+
+    fn listen(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], free_port()))
+    }
+
+    /// A client that shows its certificate, once it reaches all by way of the engine.
+    fn client(&self, cell: &Cell, options: Options) -> Client {
+        let files = trefoil_client::CertFiles::in_directory(&self.own.path().join("ca/client"));
+        let tls = trefoil_client::Tls::read(&files, trefoil_client::CertUse::Client).unwrap();
+        let cell = trefoil_client::Cell::connect_with(&cell.address, Some(tls)).unwrap();
+        let mut client = cell.client(options);
+        await_engine(&mut client);
+        client
+    }
+}
+
+/// Between a client and an engine, at 127.0.0.2: passes the stream on, and datagrams as a
+/// bad network does.
+struct Relay {
+    address: SocketAddr,
+    is_over: std::sync::Arc<AtomicBool>,
+}
+
+impl Relay {
+    /// Loses `lost` of a hundred datagrams; doubles, damages and holds back some others.
+    fn start(engine: SocketAddr, lost: u64) -> Relay {
+        use std::net::{TcpListener, UdpSocket};
+        let address = SocketAddr::from(([127, 0, 0, 2], engine.port()));
+        let listener = TcpListener::bind(address).unwrap();
+        std::thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                let Ok(server) = TcpStream::connect(engine) else {
+                    continue;
+                };
+                for (mut from, mut to) in [
+                    (client.try_clone().unwrap(), server.try_clone().unwrap()),
+                    (server, client),
+                ] {
+                    std::thread::spawn(move || {
+                        let _ = std::io::copy(&mut from, &mut to);
+                        let _ = to.shutdown(std::net::Shutdown::Both);
+                    });
+                }
+            }
+        });
+        let near = UdpSocket::bind(address).unwrap();
+        let far = UdpSocket::bind(("127.0.0.1", 0)).unwrap();
+        far.connect(engine).unwrap();
+        let is_over = std::sync::Arc::<AtomicBool>::default();
+        let client = std::sync::Arc::<std::sync::Mutex<Option<SocketAddr>>>::default();
+        for to_engine in [true, false] {
+            let (near, far) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+            let (is_over, client) = (is_over.clone(), client.clone());
+            std::thread::spawn(move || {
+                let mut random = 0x9e37_79b9_7f4a_7c15u64 ^ u64::from(to_engine);
+                let mut happens = move |percent: u64| {
+                    random ^= random << 13;
+                    random ^= random >> 7;
+                    random ^= random << 17;
+                    random % 100 < percent
+                };
+                let from = if to_engine { &near } else { &far };
+                from.set_read_timeout(Some(Duration::from_millis(50)))
+                    .unwrap();
+                let (mut bytes, mut held) = ([0; 2048], None::<Vec<u8>>);
+                while !is_over.load(Ordering::Relaxed) {
+                    let Ok((len, whose)) = from.recv_from(&mut bytes) else {
+                        continue;
+                    };
+                    if to_engine {
+                        *client.lock().unwrap() = Some(whose);
+                    }
+                    let pass = |bytes: &[u8]| {
+                        let whose = *client.lock().unwrap();
+                        let _ = match (to_engine, whose) {
+                            (true, _) => far.send(bytes),
+                            (false, Some(whose)) => near.send_to(bytes, whose),
+                            (false, None) => Ok(0),
+                        };
+                    };
+                    if happens(lost) {
+                        continue;
+                    }
+                    if happens(2) {
+                        bytes[len / 2] ^= 4;
+                    }
+                    if happens(2) {
+                        pass(&bytes[..len]);
+                    }
+                    // Two change places.
+                    match held.take() {
+                        None if happens(5) => held = Some(bytes[..len].to_vec()),
+                        None => pass(&bytes[..len]),
+                        Some(other) => {
+                            pass(&bytes[..len]);
+                            pass(&other);
+                        }
+                    }
+                }
+            });
+        }
+        Relay { address, is_over }
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn lookups_over_a_bad_network_are_right_and_none_fails() {
+    let (_dir, cell) = up("R=1");
+    let certs = Certs::issue();
+    let engine = Engine::start_with(&cell, certs.listen(), &["--certs", &certs.of_server()]);
+    let relay = Relay::start(engine.address, 5);
+    let options = Options {
+        engine: Some(relay.address),
+        engine_datagrams: true,
+        ..engine.options()
+    };
+    let mut client = certs.client(&cell, options);
+    // Of one datagram, and of several.
+    let lens = [0, 100, 1000, 5000, 8000];
+    let keys: Vec<String> = (0..100).map(|number| format!("k{number}")).collect();
+    for round in 1..4 {
+        for (number, key) in keys.iter().enumerate() {
+            set(
+                &mut client,
+                key,
+                &value(key, round, lens[number % lens.len()]),
+            );
+        }
+        for _ in 0..3 {
+            for key in &keys {
+                let found = get(&mut client, key).expect("it was stored");
+                assert_eq!(round_of(key, &found), round, "{key}");
+            }
+        }
+        let named: Vec<&[u8]> = keys.iter().map(String::as_bytes).collect();
+        client.get_many(&named, |at, result| match result {
+            Ok(Lookup::Hit(hit)) => assert_eq!(round_of(&keys[at], hit.value), round),
+            other => panic!("{}: {other:?}", keys[at]),
+        });
+    }
+    assert!(
+        client
+            .carriers()
+            .iter()
+            .all(|link| link.carrier == CarrierInUse::Engine)
+    );
+    drop(client);
+    let counted = engine.stop();
+    assert!(counted["datagrams_in"] > 900, "{counted:?}");
+    // What was damaged or doubled was noticed.
+    assert!(counted["datagrams_dropped"] > 10, "{counted:?}");
+    assert!(counted["scans"] >= 1200, "{counted:?}");
+}
+
+#[test]
+fn where_datagrams_do_not_get_through_the_stream_carries() {
+    let (_dir, cell) = up("R=1");
+    let certs = Certs::issue();
+    let engine = Engine::start_with(&cell, certs.listen(), &["--certs", &certs.of_server()]);
+    let relay = Relay::start(engine.address, 100);
+    let options = Options {
+        engine: Some(relay.address),
+        engine_datagrams: true,
+        ..engine.options()
+    };
+    let mut client = certs.client(&cell, options);
+    set(&mut client, "k", b"v");
+    for _ in 0..100 {
+        assert_eq!(get(&mut client, "k").as_deref(), Some(&b"v"[..]));
+    }
+    await_engine(&mut client);
+    drop(client);
+    let counted = engine.stop();
+    assert_eq!(counted["datagrams_in"], 0);
+    assert!(counted["scans"] >= 100, "{counted:?}");
+}
+
+/// The most memory that a process has had, in KiB.
+fn peak_kib(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let text = line.unwrap().trim().trim_end_matches(" kB");
+    text.parse().unwrap()
+}
+
+#[test]
+fn strangers_disturb_nobody_where_tls_is_spoken() {
+    let (_dir, cell) = up("R=3.2");
+    let own = tempfile::tempdir().unwrap();
+    let folder = own.path().join("ca");
+    let dir = folder.display().to_string();
+    let certs = |args: &[&str]| {
+        let made = crate::support::run(&[&["cell", "certs"], args, &["--dir", &dir]].concat());
+        assert!(made.status.success(), "{}", text(&made.stderr));
+    };
+    certs(&["init"]);
+    let host = ["--host", "127.0.0.1"];
+    certs(
+        &[
+            &["issue", "--name", "server", "--role", "backend"],
+            &host[..],
+        ]
+        .concat(),
+    );
+    certs(&["issue", "--name", "client", "--role", "client"]);
+    let path = folder.join("server").display().to_string();
+    let listen = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let engine = Engine::start_with(&cell, listen, &["--certs", &path]);
+    let connect = || {
+        let files = trefoil_client::CertFiles::in_directory(&folder.join("client"));
+        let tls = trefoil_client::Tls::read(&files, trefoil_client::CertUse::Client).unwrap();
+        let cell = trefoil_client::Cell::connect_with(&cell.address, Some(tls)).unwrap();
+        let mut client = cell.client(engine.options());
+        await_engine(&mut client);
+        client
+    };
+    let mut client = connect();
+    for len in [0, 100, 5000, 100_000, 200_000] {
+        let key = format!("of {len}");
+        let value = value("k", 7, len);
+        set(&mut client, &key, &value);
+        assert_eq!(get(&mut client, &key).as_ref(), Some(&value), "{len}");
+    }
+    // Many keys at once, more than a record holds.
+    let keys: Vec<String> = (0..300).map(|number| format!("many {number}")).collect();
+    for key in &keys {
+        set(&mut client, key, &value(key, 1, 1000));
+    }
+    let named: Vec<&[u8]> = keys.iter().map(String::as_bytes).collect();
+    let mut found = 0;
+    client.get_many(&named, |at, result| match result {
+        Ok(Lookup::Hit(hit)) => {
+            assert_eq!(round_of(&keys[at], hit.value), 1);
+            found += 1;
+        }
+        other => panic!("{}: {other:?}", keys[at]),
+    });
+    assert_eq!(found, keys.len());
+
+    // Who speaks without TLS, says nonsense, or more than a record may hold.
+    let record = |len: usize, content: u8| {
+        let mut bytes = vec![0x16, 3, 1];
+        bytes.extend_from_slice(&(len as u16).to_be_bytes());
+        bytes.resize(5 + len, content);
+        bytes
+    };
+    for bytes in [
+        hello(1, &[b'x'; 64]),
+        record(60_000, 1),
+        record(200, 0),
+        vec![0x16; 4096],
+    ] {
+        let said = said_to(&engine, &bytes);
+        // An alert at most.
+        assert!(said.len() <= 7, "{said:?}");
+    }
+    // Half a greeting, by the thousand; as many at a time as a process may have open.
+    let half_greeting = |_| {
+        let mut socket = TcpStream::connect(engine.address).unwrap();
+        // It may have been left already.
+        let _ = socket.write_all(&record(500, 1)[..200]);
+        socket
+    };
+    let mut half: Vec<TcpStream> = Vec::new();
+    for _ in 0..4 {
+        half.clear();
+        half.extend((0..500).map(half_greeting));
+        assert!(get(&mut client, "of 5000").is_some());
+    }
+    let mut late = connect();
+    assert!(get(&mut late, "of 5000").is_some());
+    assert!(get(&mut client, "of 5000").is_some());
+    let peak = peak_kib(engine.child.id());
+    assert!(peak < 200 << 10, "{peak} KiB");
+    // Without a certificate of the cell's, nobody comes in by the token, either.
+    let mut by_token = trefoil_client::Cell::connect(&cell.address)
+        .unwrap()
+        .client(engine.options());
+    await_carriers(&mut by_token, |carrier| carrier == CarrierInUse::Rpc);
+    assert!(get(&mut by_token, "of 5000").is_some());
+    drop(half);
+}
+
+#[test]
+fn a_server_s_own_engine_reads_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let listen = format!("127.0.0.1:{}", free_port());
+    let cell = Cell::serve(dir.path(), &["--memory", "64MiB", "--engine", &listen]);
+    let stored = cell.run(&["set", "k", "hello"]);
+    assert!(stored.status.success(), "{}", text(&stored.stderr));
+    let read = cell.run(&["get", "k", "--engine", &listen]);
+    assert_eq!(text(&read.stdout), "hello");
+    let (_, counters) = engine_of(&cell.status());
+    assert_eq!(counters["backends_mapped"], 1);
+    assert!(counters["scans"].as_u64() > Some(0), "{counters:#}");
+    // In words, too.
+    let said = text(&cell.run(&["cell", "status"]).stdout);
+    assert!(
+        said.contains(&format!("engine {listen}: 1 backends")),
+        "{said}"
+    );
+}
+
+#[test]
+fn an_engine_s_counters_are_there_for_prometheus() {
+    let (_dir, cell) = up("R=1");
+    let listen = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let metrics = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let at = metrics.to_string();
+    let engine = Engine::start_with(&cell, listen, &["--metrics", &at]);
+    let mut client = engine.client(&cell);
+    set(&mut client, "k", b"v");
+    assert!(get(&mut client, "k").is_some());
+    let mut socket = TcpStream::connect(metrics).unwrap();
+    socket
+        .write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n")
+        .unwrap();
+    let mut said = String::new();
+    socket.read_to_string(&mut said).unwrap();
+    let scans = said
+        .lines()
+        .find_map(|line| line.strip_prefix("trefoil_engine_scans_total{cell=\"cell\"} "));
+    assert!(scans.unwrap().parse::<u64>().unwrap() > 0, "{said}");
+    assert!(
+        said.contains("# TYPE trefoil_engine_sessions_open gauge"),
+        "{said}"
+    );
+}
+
 /// One session by hand.
 struct Session {
     socket: TcpStream,
@@ -637,9 +1000,12 @@ struct Session {
 
 impl Session {
     fn open(engine: &Engine, life: u64) -> Session {
-        let token = token_of(engine);
+        Session::open_with(engine, life, token_of(engine).as_bytes())
+    }
+
+    fn open_with(engine: &Engine, life: u64, token: &[u8]) -> Session {
         let options = InitiatorOptions {
-            token: token.as_bytes(),
+            token,
             ..InitiatorOptions::default()
         };
         let mut session = Session {
@@ -874,6 +1240,109 @@ fn an_engine_does_not_leave_the_host_unasked() {
     );
     let refused = cell.run(&["engine", "--listen", "0.0.0.0:0", "--plaintext"]);
     assert_eq!(refused.status.code(), Some(2));
+}
+
+fn engine_of(status: &serde_json::Value) -> (u64, serde_json::Value) {
+    let counters = &status["engines"][0]["counters"];
+    (counters["pid"].as_u64().unwrap_or(0), counters.clone())
+}
+
+#[test]
+fn a_cell_s_own_engine_is_started_again_and_told_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let listen = format!("127.0.0.1:{}", free_port());
+    let args = [
+        "--memory",
+        "64MiB",
+        "--engine",
+        &listen,
+        "--restart",
+        "always",
+    ];
+    let cell = Cell::up(dir.path(), &args);
+    let address: SocketAddr = listen.parse().unwrap();
+    let options = Options {
+        engine: Some(address),
+        deadline: Duration::from_secs(5),
+        ..Options::default()
+    };
+    let await_pid = |other: u64| {
+        let begin = Instant::now();
+        loop {
+            let (pid, counters) = engine_of(&cell.status());
+            if pid != 0 && pid != other && counters["backends_mapped"] == 3 {
+                return pid;
+            }
+            assert!(begin.elapsed() < PATIENCE, "{counters:#}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    let mut pid = await_pid(0);
+    under_load(&cell, options, |goes_on| {
+        for _ in 0..2 {
+            kill(pid as u32, "KILL");
+            goes_on(10);
+            pid = await_pid(pid);
+            goes_on(10);
+        }
+    });
+    let (_, counters) = engine_of(&cell.status());
+    assert!(counters["scans"].as_u64() > Some(0), "{counters:#}");
+    // It ends with its cell, and takes its word away.
+    drop(cell);
+    let begin = Instant::now();
+    while TcpStream::connect(address).is_ok() {
+        assert!(begin.elapsed() < PATIENCE, "the engine is still there");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn who_has_a_token_that_was_replaced_reads_no_more() {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let (_dir, cell) = up("R=1");
+    let own = tempfile::tempdir().unwrap();
+    let file = own.path().join("token");
+    let write = |token: &str| {
+        let next = own.path().join("next");
+        let mut options = std::fs::OpenOptions::new();
+        let written = options.write(true).create_new(true).mode(0o600);
+        let mut written = written.open(&next).unwrap();
+        written.write_all(token.as_bytes()).unwrap();
+        std::fs::rename(&next, &file).unwrap();
+    };
+    let (first, second) = ("a".repeat(64), "b".repeat(64));
+    write(&first);
+    let path = file.display().to_string();
+    let engine = Engine::start_with(
+        &cell,
+        SocketAddr::from(([127, 0, 0, 1], free_port())),
+        &["--token-file", &path],
+    );
+    let life = trefoil_client::Cell::connect(&cell.address)
+        .unwrap()
+        .config()
+        .life;
+    let mut session = Session::open_with(&engine, life, first.as_bytes());
+    let control = ReadRange {
+        region: Region::Control,
+        partition: 0,
+        window_id: 0,
+        offset: 0,
+        len: CONTROL_LEN as u32,
+    };
+    assert!(session.read(control).is_ok());
+    write(&second);
+    // It is hung up on.
+    assert!(matches!(session.socket.read(&mut [0; 64]), Ok(0) | Err(_)));
+    let said = said_to(&engine, &hello(1, first.as_bytes()));
+    assert_eq!((said.len(), said[4], said[8 + 11]), (24, 3, 3));
+    let mut session = Session::open_with(&engine, life, second.as_bytes());
+    assert!(session.read(control).is_ok());
+    // Without a file, nobody.
+    std::fs::remove_file(&file).unwrap();
+    assert!(matches!(session.socket.read(&mut [0; 64]), Ok(0) | Err(_)));
+    assert_eq!(engine.stop()["revoked"], 2);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! A cell whose backends are on several hosts, each with a network, a directory and a boot of
 //! its own, over a real etcd and with TLS; a client on one more host.
 
+mod engines;
 mod load;
 mod network;
 mod refusals;

@@ -1,0 +1,474 @@
+//! Off the host: GETs by way of an engine, beside memcached and beside a bare echo, between
+//! two network namespaces that a bridge joins. Servers have one core, the client the other.
+//!
+//! Every case runs once in each round, in turn, so that what the machine does meanwhile
+//! meets all of them; figures are medians over the rounds.
+
+mod crowd;
+mod echo;
+mod report;
+
+pub use crowd::{CONNECTIONS_COUNT, CrowdOptions, EngineKeys, crowd};
+pub use echo::{Echo, EchoClient, EchoLens};
+pub use report::{Case, Report, Row};
+
+use hdrhistogram::Histogram;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use trefoil_client::{Cell, CertFiles, CertUse, Client, Options, SetOptions, Tls};
+
+use crate::hosts::{Host, Network, NetworkError};
+use crate::load::{Latency, pin_current_thread};
+use crate::peer::{
+    Endpoint, Memcached, PeerError, PeerKind, PeerOptions, PeerProcess, Waiting, procfs,
+};
+use crate::server::{EngineGuard, EngineSetup, Server, ServerOptions};
+use crate::target::trefoil::Trefoil;
+use crate::target::{GetOutcome, Target, TargetError};
+
+/// Where servers run, and where the client does.
+const SERVER_CORE: usize = 0;
+const CLIENT_CORE: usize = 1;
+/// Keys of a case, all of them stored.
+const KEYS_COUNT: usize = 20_000;
+/// Keys of one `get_many`.
+const BATCH_COUNT: usize = 100;
+/// Requests under way on each of many connections, of a deep case.
+const DEPTH: usize = 32;
+/// Bytes of a SCAR's question and of its answer besides the value (`docs/softnic.md`):
+/// frame, request; frame, answer, the item's head and its key.
+const ASK_LEN: usize = 8 + 48;
+const ANSWER_LEN: usize = 8 + 80 + 48;
+/// An engine that never sleeps while it is measured.
+const ALWAYS: &str = "10s";
+
+/// How to measure.
+#[derive(Debug, Clone)]
+pub struct NetworkOptions {
+    /// The program; its path, because what runs is what is measured.
+    pub program: PathBuf,
+    /// Each case runs so long in each round.
+    pub seconds: f64,
+    /// Rounds.
+    pub rounds: usize,
+    /// Lengths of values, in bytes.
+    pub value_lens: Vec<usize>,
+}
+
+/// Why there are no figures.
+#[derive(Debug, thiserror::Error)]
+pub enum NetworkBenchError {
+    /// No namespaces.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    /// A server.
+    #[error(transparent)]
+    Peer(#[from] PeerError),
+    /// An operation.
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    /// The cell.
+    #[error("{0}")]
+    Cell(String),
+    /// A socket, a file or a thread.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was being done.
+        what: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// A lookup that found nothing: the figures would be of misses.
+    #[error("{0}: a key that was stored was not found")]
+    Miss(String),
+}
+
+fn io_error(what: &'static str) -> impl FnOnce(io::Error) -> NetworkBenchError {
+    move |source| NetworkBenchError::Io { what, source }
+}
+
+fn cell_error(error: impl std::fmt::Display) -> NetworkBenchError {
+    NetworkBenchError::Cell(error.to_string())
+}
+
+/// Runs all cases; `tell` is told what is being done.
+pub fn network(
+    options: &NetworkOptions,
+    tell: &mut dyn FnMut(&str),
+) -> Result<Report, NetworkBenchError> {
+    let mut hosts = Network::create()?;
+    let (server, client) = (hosts.host("server")?, hosts.host("client")?);
+    let secrets = Secrets::draw(&options.program, &server.address.to_string())?;
+    let mut report = Report::default();
+    for &value_len in &options.value_lens {
+        tell(&format!("values of {value_len} bytes"));
+        let scene = Scene::build(options, value_len, &server, &secrets)?;
+        for round in 0..options.rounds {
+            tell(&format!("  round {} of {}", round + 1, options.rounds));
+            for case in Case::ALL {
+                let row = client.enter(|| scene.measure(case, options))??;
+                report.add(value_len, case, row);
+            }
+        }
+    }
+    Ok(report)
+}
+
+/// Everything that serves, for one length of values.
+struct Scene<'a> {
+    server: Host,
+    value_len: usize,
+    keys: Vec<Vec<u8>>,
+    memcached: PeerProcess,
+    one: Stand,
+    three: Stand,
+    secrets: &'a Secrets,
+}
+
+/// A cell, and three engines beside it, of which only one is used at a time.
+struct Stand {
+    cell: Server,
+    spinning: EngineGuard,
+    adaptive: EngineGuard,
+    encrypted: EngineGuard,
+}
+
+impl<'a> Scene<'a> {
+    fn build(
+        options: &NetworkOptions,
+        value_len: usize,
+        host: &Host,
+        secrets: &'a Secrets,
+    ) -> Result<Self, NetworkBenchError> {
+        let key = |number: usize| format!("key-of-the-bench:{number:012}").into_bytes();
+        let keys: Vec<Vec<u8>> = (0..KEYS_COUNT).map(key).collect();
+        let value = vec![b'v'; value_len];
+        let peer = PeerOptions {
+            core: Some(SERVER_CORE),
+            listen: host.address,
+            ..PeerOptions::new(PeerKind::Memcached, 256)
+        };
+        let memcached = host.enter(|| PeerProcess::start(peer))??;
+        host.enter(|| -> Result<(), TargetError> {
+            let mut filler = Memcached::connect(memcached.endpoint(), Waiting::Blocking)?;
+            keys.iter()
+                .try_for_each(|key| filler.set(key, &value, None).map(drop))
+        })??;
+        let stand = |mode| -> Result<Stand, NetworkBenchError> {
+            let cell = Server::start(&ServerOptions {
+                processes: true,
+                core: Some(SERVER_CORE),
+                ..ServerOptions::new(&options.program, mode, 128 << 20)
+            })?;
+            let mut filler = Cell::connect(&cell.address)
+                .map_err(cell_error)?
+                .client(Options::default());
+            for key in &keys {
+                filler
+                    .set(key, &value, SetOptions::default())
+                    .map_err(cell_error)?;
+            }
+            let engine = |spin: Option<&'static str>, certs: Option<&Path>| {
+                let setup = EngineSetup {
+                    program: &options.program,
+                    cell: &cell.address,
+                    host: host.address,
+                    core: Some(SERVER_CORE),
+                    spin,
+                    certs,
+                    token: &secrets.token,
+                };
+                host.enter(|| EngineGuard::start(&setup))
+            };
+            let (spinning, adaptive) = (engine(Some(ALWAYS), None)??, engine(None, None)??);
+            let encrypted = engine(Some(ALWAYS), Some(&secrets.certs.join("server")))??;
+            Ok(Stand {
+                cell,
+                spinning,
+                adaptive,
+                encrypted,
+            })
+        };
+        Ok(Scene {
+            one: stand("R=1")?,
+            three: stand("R=3.2")?,
+            server: host.clone(),
+            value_len,
+            keys,
+            memcached,
+            secrets,
+        })
+    }
+
+    /// On this thread, which is in the client's namespace.
+    fn measure(&self, case: Case, options: &NetworkOptions) -> Result<Row, NetworkBenchError> {
+        pin_current_thread(CLIENT_CORE).map_err(io_error("pin a thread"))?;
+        let length = Duration::from_secs_f64(options.seconds);
+        let client_of = |stand: &Stand, engine: SocketAddr, tls: Option<Tls>| {
+            let engine_datagrams = case == Case::ScarUdp;
+            let cell = Cell::connect_with(&stand.cell.address, tls).map_err(cell_error)?;
+            let mut client = cell.client(Options {
+                engine: Some(engine),
+                engine_datagrams,
+                ..Options::default()
+            });
+            await_engine(&mut client)?;
+            Ok::<_, NetworkBenchError>(Trefoil::new(client))
+        };
+        let memcached = |waiting| Memcached::connect(self.memcached.endpoint(), waiting);
+        let peer = self.memcached.pid();
+        let one = &self.one;
+        match case {
+            Case::Echo => self.echo(length),
+            Case::Scar => {
+                let mut target = client_of(one, one.spinning.address, None)?;
+                self.gets(&mut target, None, length)
+            }
+            Case::ScarSleeping => {
+                let mut target = client_of(one, one.adaptive.address, None)?;
+                self.gets(&mut target, Some(one.adaptive.pid), length)
+            }
+            Case::ScarTls | Case::ScarUdp => {
+                let files = CertFiles::in_directory(&self.secrets.certs.join("client"));
+                let tls = Tls::read(&files, CertUse::Client).map_err(cell_error)?;
+                let mut target = client_of(one, one.encrypted.address, Some(tls))?;
+                self.gets(&mut target, None, length)
+            }
+            Case::ScarQuorum => {
+                let stand = &self.three;
+                let mut target = client_of(stand, stand.spinning.address, None)?;
+                self.gets(&mut target, None, length)
+            }
+            Case::Memcached => self.gets(&mut memcached(Waiting::Spinning)?, Some(peer), length),
+            Case::MemcachedBlocking => {
+                self.gets(&mut memcached(Waiting::Blocking)?, Some(peer), length)
+            }
+            Case::ScarMany => {
+                let mut target = client_of(one, one.adaptive.address, None)?;
+                self.batches(&mut target, one.adaptive.pid, length)
+            }
+            Case::Crowd | Case::CrowdDeep => {
+                let cell = Cell::connect(&one.cell.address).map_err(cell_error)?;
+                let life = cell.config().life;
+                let token = std::fs::read(&self.secrets.token).map_err(io_error("read a file"))?;
+                let keys = EngineKeys {
+                    life,
+                    token: &token,
+                };
+                let (address, pid) = (one.adaptive.address, one.adaptive.pid);
+                self.crowd(case, address, Some(keys), pid, length)
+            }
+            Case::CrowdMemcached | Case::CrowdDeepMemcached => match self.memcached.endpoint() {
+                Endpoint::Tcp(address) => self.crowd(case, *address, None, peer, length),
+                Endpoint::Unix(_) => unreachable!("it was started on TCP"),
+            },
+            Case::MemcachedMany => self.batches(&mut memcached(Waiting::Spinning)?, peer, length),
+        }
+    }
+
+    fn crowd(
+        &self,
+        case: Case,
+        address: SocketAddr,
+        engine: Option<EngineKeys<'_>>,
+        server: u32,
+        length: Duration,
+    ) -> Result<Row, NetworkBenchError> {
+        let options = CrowdOptions {
+            address,
+            engine,
+            depth: match case {
+                Case::CrowdDeep | Case::CrowdDeepMemcached => DEPTH,
+                _ => 1,
+            },
+            value_len: self.value_len,
+        };
+        let before = cpu(Some(server))?;
+        let (operations, elapsed) =
+            crowd(&options, &self.keys, length).map_err(io_error("ask by many connections"))?;
+        let timed = Timed {
+            latency: Latency::default(),
+            operations,
+            elapsed,
+        };
+        Ok(Row::of(&timed, cpu_between(before, cpu(Some(server))?)))
+    }
+
+    fn echo(&self, length: Duration) -> Result<Row, NetworkBenchError> {
+        let lens = EchoLens {
+            ask: ASK_LEN,
+            answer: ANSWER_LEN + self.value_len,
+        };
+        let echo = Echo::start(&self.server, SERVER_CORE, lens).map_err(io_error("echo"))?;
+        let mut client = EchoClient::connect(echo.address, lens).map_err(io_error("echo"))?;
+        let timed = timed(length, 1, |_| client.round().map_err(io_error("echo")))?;
+        Ok(Row::of(&timed, None))
+    }
+
+    /// One at a time.
+    fn gets(
+        &self,
+        target: &mut dyn Target,
+        server: Option<u32>,
+        length: Duration,
+    ) -> Result<Row, NetworkBenchError> {
+        let mut get = |number: usize| {
+            let key = &self.keys[number % self.keys.len()];
+            match target.get(key)? {
+                GetOutcome::Hit(value) if value.len() == self.value_len => Ok(()),
+                _ => Err(NetworkBenchError::Miss(
+                    String::from_utf8_lossy(key).into_owned(),
+                )),
+            }
+        };
+        (0..1000).try_for_each(&mut get)?;
+        let before = cpu(server)?;
+        let timed = timed(length, 1, get)?;
+        Ok(Row::of(&timed, cpu_between(before, cpu(server)?)))
+    }
+
+    fn batches(
+        &self,
+        target: &mut dyn Target,
+        server: u32,
+        length: Duration,
+    ) -> Result<Row, NetworkBenchError> {
+        let groups: Vec<Vec<&[u8]>> = self
+            .keys
+            .chunks(BATCH_COUNT)
+            .map(|chunk| chunk.iter().map(Vec::as_slice).collect())
+            .collect();
+        let mut get = |number: usize| {
+            let keys = &groups[number % groups.len()];
+            let mut hits = 0;
+            target.get_many(keys, &mut |_, outcome| {
+                hits += usize::from(matches!(outcome, GetOutcome::Hit(_)));
+            })?;
+            match hits == keys.len() {
+                true => Ok(()),
+                false => Err(NetworkBenchError::Miss(format!("{hits} of {}", keys.len()))),
+            }
+        };
+        (0..20).try_for_each(&mut get)?;
+        let before = cpu(Some(server))?;
+        let timed = timed(length, BATCH_COUNT as u64, get)?;
+        Ok(Row::of(&timed, cpu_between(before, cpu(Some(server))?)))
+    }
+}
+
+/// What was timed.
+struct Timed {
+    latency: Latency,
+    operations: u64,
+    elapsed: Duration,
+}
+
+fn timed(
+    length: Duration,
+    operations_each: u64,
+    mut work: impl FnMut(usize) -> Result<(), NetworkBenchError>,
+) -> Result<Timed, NetworkBenchError> {
+    let mut latencies = Histogram::<u64>::new_with_bounds(1, 10_000_000_000, 3)
+        .unwrap_or_else(|error| unreachable!("constant histogram bounds: {error}"));
+    let begin = Instant::now();
+    let mut number = 0;
+    let mut last = begin;
+    while last - begin < length {
+        // Not in the order of memory.
+        work(number * 7919)?;
+        let now = Instant::now();
+        latencies.saturating_record((now - last).as_nanos() as u64);
+        (last, number) = (now, number + 1);
+    }
+    Ok(Timed {
+        latency: Latency::of(&latencies),
+        operations: number as u64 * operations_each,
+        elapsed: last - begin,
+    })
+}
+
+fn cpu(server: Option<u32>) -> Result<Option<Duration>, NetworkBenchError> {
+    Ok(server.map(procfs::cpu_time).transpose()?)
+}
+
+fn cpu_between(before: Option<Duration>, after: Option<Duration>) -> Option<Duration> {
+    Some(after?.saturating_sub(before?))
+}
+
+/// Until all backends are reached by way of the engine.
+fn await_engine(client: &mut Client) -> Result<(), NetworkBenchError> {
+    let begin = Instant::now();
+    let is_there = |client: &mut Client| {
+        let links = client.carriers();
+        links.iter().all(|link| link.carrier.name() == "engine")
+    };
+    while !is_there(client) {
+        for number in 0..20 {
+            let _ = client.get(format!("nobody's {number}").as_bytes());
+        }
+        if begin.elapsed() > Duration::from_secs(10) {
+            let links = client.carriers();
+            return Err(cell_error(format!("the engine is not used: {links:?}")));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// What lets the client in.
+struct Secrets {
+    token: PathBuf,
+    certs: PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+impl Secrets {
+    fn draw(program: &Path, host: &str) -> Result<Self, NetworkBenchError> {
+        let dir = tempfile::Builder::new().prefix("trefoil-bench-").tempdir();
+        let dir = dir.map_err(io_error("make a directory"))?;
+        let (token, certs) = (dir.path().join("token"), dir.path().join("certs"));
+        write_token(&token).map_err(io_error("write a token"))?;
+        trefoil_client::use_token_file(&token);
+        issue(program, &certs, host)?;
+        Ok(Secrets {
+            token,
+            certs,
+            _dir: dir,
+        })
+    }
+}
+
+fn write_token(path: &Path) -> io::Result<()> {
+    use std::io::Write as _;
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let mut options = std::fs::OpenOptions::new();
+    let mut file = options
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?;
+    let digits = format!("{:032x}", std::process::id());
+    file.write_all(digits.repeat(2).as_bytes())
+}
+
+/// Certificates of an authority of our own: `server` and `client`.
+fn issue(program: &Path, dir: &Path, host: &str) -> Result<(), NetworkBenchError> {
+    let run = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(program);
+        command.args(["cell", "certs"]).args(arguments);
+        command.arg("--dir").arg(dir);
+        let output = command.output().map_err(io_error("issue certificates"))?;
+        match output.status.success() {
+            true => Ok(()),
+            false => Err(cell_error(String::from_utf8_lossy(&output.stderr))),
+        }
+    };
+    run(&["init"])?;
+    run(&[
+        "issue", "--name", "server", "--role", "backend", "--host", host,
+    ])?;
+    run(&["issue", "--name", "client", "--role", "client"])
+}

@@ -1,0 +1,224 @@
+//! What was measured, as a table and as JSON.
+
+use super::Timed;
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+/// One way to ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Case {
+    /// A bare echo of as many bytes as a SCAR's, both sides spinning.
+    Echo,
+    /// GET at R=1 by SCAR, both sides spinning.
+    Scar,
+    /// The same over TLS.
+    ScarTls,
+    /// The same over UDP, sealed.
+    ScarUdp,
+    /// GET at R=3.2 by SCAR, both sides spinning.
+    ScarQuorum,
+    /// GET at R=1 by SCAR, of an engine that spins for 50 us and then sleeps.
+    ScarSleeping,
+    /// memcached, by a client that spins.
+    Memcached,
+    /// memcached, by a client that blocks.
+    MemcachedBlocking,
+    /// `get_many` at R=1 by SCAR.
+    ScarMany,
+    /// memcached's multiget.
+    MemcachedMany,
+    /// 50 connections, one GET at a time on each, by SCAR.
+    Crowd,
+    /// The same of memcached.
+    CrowdMemcached,
+    /// 50 connections, 32 GETs under way on each, by SCAR.
+    CrowdDeep,
+    /// The same of memcached.
+    CrowdDeepMemcached,
+}
+
+impl Case {
+    /// All, in the table's order.
+    pub const ALL: [Case; 14] = [
+        Case::Echo,
+        Case::Scar,
+        Case::ScarTls,
+        Case::ScarUdp,
+        Case::ScarQuorum,
+        Case::ScarSleeping,
+        Case::Memcached,
+        Case::MemcachedBlocking,
+        Case::ScarMany,
+        Case::MemcachedMany,
+        Case::Crowd,
+        Case::CrowdMemcached,
+        Case::CrowdDeep,
+        Case::CrowdDeepMemcached,
+    ];
+
+    fn title(self) -> &'static str {
+        match self {
+            Case::Echo => "bare echo, both spinning",
+            Case::Scar => "SCAR R=1, both spinning",
+            Case::ScarTls => "SCAR R=1, TLS 1.3",
+            Case::ScarUdp => "SCAR R=1, UDP, AES-128-GCM",
+            Case::ScarQuorum => "SCAR R=3.2",
+            Case::ScarSleeping => "SCAR R=1, engine as by default",
+            Case::Memcached => "memcached, client spinning",
+            Case::MemcachedBlocking => "memcached, client blocking",
+            Case::ScarMany => "get_many of 100, SCAR R=1",
+            Case::MemcachedMany => "multiget of 100, memcached",
+            Case::Crowd => "50 connections, SCAR R=1",
+            Case::CrowdMemcached => "50 connections, memcached",
+            Case::CrowdDeep => "50 connections x 32, SCAR R=1",
+            Case::CrowdDeepMemcached => "50 connections x 32, memcached",
+        }
+    }
+}
+
+/// What one run of a case has given.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Row {
+    /// Half of the calls took at most so long, in microseconds.
+    pub p50_us: f64,
+    /// 99 of 100.
+    pub p99_us: f64,
+    /// Operations a second; of batches, keys.
+    pub per_second: f64,
+    /// CPU that the server has used for one, in microseconds; none where it spins.
+    pub server_cpu_us: Option<f64>,
+}
+
+impl Row {
+    pub(super) fn of(timed: &Timed, cpu: Option<Duration>) -> Self {
+        let per_operation = |cpu: Duration| cpu.as_secs_f64() * 1e6 / timed.operations as f64;
+        Row {
+            p50_us: timed.latency.p50_ns as f64 / 1e3,
+            p99_us: timed.latency.p99_ns as f64 / 1e3,
+            per_second: timed.operations as f64 / timed.elapsed.as_secs_f64(),
+            server_cpu_us: cpu.map(per_operation),
+        }
+    }
+}
+
+/// All rounds of all cases.
+#[derive(Debug, Default, Serialize)]
+pub struct Report {
+    cases: Vec<CaseRows>,
+}
+
+#[derive(Debug, Serialize)]
+struct CaseRows {
+    value_len: usize,
+    case: Case,
+    median: Row,
+    rounds: Vec<Row>,
+}
+
+impl Report {
+    pub(super) fn add(&mut self, value_len: usize, case: Case, row: Row) {
+        let is_same = |of: &&mut CaseRows| (of.value_len, of.case) == (value_len, case);
+        match self.cases.iter_mut().find(is_same) {
+            Some(of) => {
+                of.rounds.push(row);
+                of.median = median_of(&of.rounds);
+            }
+            None => self.cases.push(CaseRows {
+                value_len,
+                case,
+                median: row,
+                rounds: vec![row],
+            }),
+        }
+    }
+
+    fn median(&self, value_len: usize, case: Case) -> Option<&Row> {
+        let of = |of: &&CaseRows| (of.value_len, of.case) == (value_len, case);
+        self.cases.iter().find(of).map(|of| &of.median)
+    }
+
+    /// For people.
+    pub fn table(&self) -> String {
+        let mut text = String::new();
+        let mut value_len = 0;
+        for of in &self.cases {
+            if of.value_len != value_len {
+                value_len = of.value_len;
+                let head = format!("values of {value_len} B");
+                let _ = writeln!(
+                    text,
+                    "{head:<34} {:>9} {:>9} {:>12} {:>14}",
+                    "p50 us", "p99 us", "per second", "server CPU us"
+                );
+            }
+            let Row {
+                p50_us,
+                p99_us,
+                per_second,
+                server_cpu_us,
+            } = of.median;
+            let cpu = server_cpu_us.map_or_else(|| "-".to_owned(), |cpu| format!("{cpu:.2}"));
+            let _ = writeln!(
+                text,
+                "{:<34} {p50_us:>9.1} {p99_us:>9.1} {per_second:>12.0} {cpu:>14}",
+                of.case.title()
+            );
+            if of.case == Case::CrowdDeepMemcached {
+                text += &self.ratios(value_len);
+            }
+        }
+        text
+    }
+
+    fn ratios(&self, value_len: usize) -> String {
+        let mut text = String::new();
+        let mut ratio = |what: &str, of: Case, to: Case, by: fn(&Row) -> Option<f64>| {
+            let row = |case| self.median(value_len, case).and_then(by);
+            if let (Some(of), Some(to)) = (row(of), row(to)) {
+                let _ = writeln!(text, "  {what}: {:.2}", of / to);
+            }
+        };
+        let p50 = |row: &Row| Some(row.p50_us);
+        let cpu = |row: &Row| row.server_cpu_us;
+        ratio("p50 of SCAR to the echo's", Case::Scar, Case::Echo, p50);
+        ratio("p50 with TLS to without", Case::ScarTls, Case::Scar, p50);
+        ratio(
+            "p50 over UDP to TCP without TLS",
+            Case::ScarUdp,
+            Case::Scar,
+            p50,
+        );
+        ratio("p50 at R=3.2 to R=1", Case::ScarQuorum, Case::Scar, p50);
+        let what = "p50 of memcached, spinning, to SCAR's";
+        ratio(what, Case::Memcached, Case::Scar, p50);
+        let what = "p50 of memcached, blocking, to SCAR's";
+        ratio(what, Case::MemcachedBlocking, Case::Scar, p50);
+        let what = "server CPU of memcached to the engine's, one at a time";
+        ratio(what, Case::Memcached, Case::ScarSleeping, cpu);
+        let what = "server CPU of memcached to the engine's, batches of 100";
+        ratio(what, Case::MemcachedMany, Case::ScarMany, cpu);
+        let what = "server CPU of memcached to the engine's, 50 connections";
+        ratio(what, Case::CrowdMemcached, Case::Crowd, cpu);
+        let what = "server CPU of memcached to the engine's, 50 connections x 32";
+        ratio(what, Case::CrowdDeepMemcached, Case::CrowdDeep, cpu);
+        text
+    }
+}
+
+fn median_of(rows: &[Row]) -> Row {
+    let median = |of: fn(&Row) -> f64| {
+        let mut all: Vec<f64> = rows.iter().map(of).collect();
+        all.sort_unstable_by(f64::total_cmp);
+        all[all.len() / 2]
+    };
+    Row {
+        p50_us: median(|row| row.p50_us),
+        p99_us: median(|row| row.p99_us),
+        per_second: median(|row| row.per_second),
+        server_cpu_us: rows[0]
+            .server_cpu_us
+            .map(|_| median(|row| row.server_cpu_us.unwrap_or_default())),
+    }
+}

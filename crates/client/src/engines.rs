@@ -1,0 +1,132 @@
+//! The engines beside a cell's backends: where they are, and what they have counted.
+
+use crate::cell::Cell;
+use crate::rpc::Rpc;
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs as _};
+use std::sync::Arc;
+use std::time::Duration;
+use trefoil_cell::{CellConfig, RpcAddress};
+use trefoil_layout::limits::LAYOUT_VERSION;
+use trefoil_rpc::v1;
+use trefoil_softnic::EngineAddress;
+use trefoil_tls::Tls;
+
+/// Patience with a backend that is asked for its engine, and with the engine.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// An engine, as the backends tell of it.
+#[derive(Clone, Debug)]
+pub struct EngineStats {
+    /// Where it is reached from here.
+    pub address: SocketAddr,
+    /// Those that tell of it.
+    pub backends: Vec<u32>,
+    /// Each counter with its name, or why there is no answer.
+    pub counters: Result<Vec<(&'static str, u64)>, String>,
+}
+
+impl Cell {
+    /// The engines that the cell's backends tell of.
+    pub fn engines(&self) -> Vec<EngineStats> {
+        let rpc = &self.shared().rpc;
+        let config = self.config();
+        let mut engines: Vec<(EngineAddress, Vec<u32>)> = Vec::new();
+        for backend in &config.backends {
+            let number = backend.number;
+            let Ok(Some(engine)) = engine_of(rpc, &config, number, By::AnyWay) else {
+                continue;
+            };
+            match engines
+                .iter_mut()
+                .find(|(known, _)| known.address == engine.address)
+            {
+                Some((_, backends)) => backends.push(number),
+                None => engines.push((engine, vec![number])),
+            }
+        }
+        let stats = |(engine, backends): (EngineAddress, Vec<u32>)| EngineStats {
+            address: engine.address,
+            backends,
+            counters: trefoil_softnic::ask_counters(&engine, PATIENCE).map_err(|e| e.to_string()),
+        };
+        engines.into_iter().map(stats).collect()
+    }
+}
+
+/// Which engines are of use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum By {
+    /// Those of backends that are reached over the network: what a Unix socket reaches is
+    /// on this host, as is its memory.
+    Network,
+    /// All.
+    AnyWay,
+}
+
+/// An engine, what its certificate has to name, and what this user shows to it: a
+/// certificate, or else the token that they have for it.
+pub(crate) fn engine_address(
+    address: SocketAddr,
+    host: String,
+    tls: Option<&Tls>,
+) -> EngineAddress {
+    let server = RpcAddress::Tcp {
+        host: address.ip().to_string(),
+        port: address.port(),
+    };
+    let token = match tls {
+        Some(_) => None,
+        None => trefoil_cell::credentials(&server).token(),
+    };
+    EngineAddress {
+        address,
+        host,
+        tls: tls.cloned(),
+        has_datagrams: false,
+        token: token.map_or_else(|| Arc::from([]), |token| token.as_bytes().into()),
+    }
+}
+
+/// The engine that a backend tells of, as it is reached from here; `None` if there is none.
+/// An error means that the backend did not answer.
+pub(crate) fn engine_of(
+    rpc: &Rpc,
+    config: &CellConfig,
+    backend: u32,
+    by: By,
+) -> Result<Option<EngineAddress>, String> {
+    let addresses = config.backend(backend).map(|config| &config.addresses[..]);
+    let tcp = |address: &RpcAddress| match address {
+        RpcAddress::Tcp { host, port } => Some((host.clone(), *port, address.is_local())),
+        RpcAddress::Unix(_) => None,
+    };
+    let tcp = addresses.unwrap_or_default().iter().find_map(tcp);
+    let (host, port, is_local) = match (tcp, by) {
+        (Some(found), _) => found,
+        (None, By::Network) => return Ok(None),
+        (None, By::AnyWay) => (Ipv4Addr::LOCALHOST.to_string(), 0, true),
+    };
+    let mut client = rpc.backend(config, backend)?;
+    let request = v1::HelloRequest {
+        backend,
+        layout_version: LAYOUT_VERSION.into(),
+    };
+    let call = async move { client.hello(request).await };
+    let engine = rpc.wait(call, PATIENCE)?.into_inner().engine;
+    let Ok(mut address) = engine.parse::<SocketAddr>() else {
+        return Ok(None);
+    };
+    if address.ip().is_unspecified() {
+        // Where the backend itself is reached.
+        let found = (host.as_str(), port).to_socket_addrs();
+        let Some(found) = found.ok().and_then(|mut found| found.next()) else {
+            return Ok(None);
+        };
+        address.set_ip(found.ip());
+    }
+    // Of that host alone.
+    if address.ip().is_loopback() && !is_local {
+        return Ok(None);
+    }
+    Ok(Some(engine_address(address, host, rpc.tls())))
+}

@@ -1,0 +1,446 @@
+//! Datagrams over a network that loses, doubles, reorders, holds back, damages and replays
+//! them, under seeds.
+
+use crate::world::{random, welcome};
+use rand::RngExt as _;
+use rand::rngs::SmallRng;
+use std::collections::{BTreeMap, HashMap};
+use trefoil_client_core::vote::IndexVote;
+use trefoil_layout::KeyHash;
+use trefoil_softnic_core::datagram::target::{Buffers, carry_out};
+use trefoil_softnic_core::datagram::{
+    Cipher, Courier, DATAGRAM_DATA_LEN_MAX, DATAGRAM_LEN_MAX, Dropped, Sealed, TAG_LEN, Window,
+};
+use trefoil_softnic_core::limits::WINDOW_LEN;
+use trefoil_softnic_core::wire::{
+    ANSWER_LEN, Answer, Ask, Open, OpenStatus, Opened, RefusalCode, Region, Request, Status,
+    Welcome,
+};
+use trefoil_softnic_core::{Memory, ReadRange};
+
+/// No secret, but it finds every damage that the tests do.
+struct Toy(u64);
+
+impl Toy {
+    fn tag(&self, number: u64, head: &[u8], bytes: &[u8]) -> [u8; TAG_LEN] {
+        let mut sum = [self.0 ^ number, !number];
+        for (at, byte) in head.iter().chain(bytes).enumerate() {
+            let of = &mut sum[at % 2];
+            *of = (*of ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3) ^ (*of >> 29);
+        }
+        let mut tag = [0; TAG_LEN];
+        tag[..8].copy_from_slice(&sum[0].to_le_bytes());
+        tag[8..].copy_from_slice(&sum[1].to_le_bytes());
+        tag
+    }
+}
+
+impl Cipher for Toy {
+    fn seal(&mut self, number: u64, head: &[u8], bytes: &mut Vec<u8>, from: usize) {
+        bytes[from..].iter_mut().for_each(|byte| *byte ^= 0x5a);
+        let tag = self.tag(number, head, &bytes[from..]);
+        bytes.extend_from_slice(&tag);
+    }
+
+    fn open<'a>(&mut self, number: u64, head: &[u8], sealed: &'a mut [u8]) -> Option<&'a [u8]> {
+        let (bytes, tag) = sealed.split_at_mut(sealed.len().checked_sub(TAG_LEN)?);
+        if self.tag(number, head, bytes) != *tag {
+            return None;
+        }
+        bytes.iter_mut().for_each(|byte| *byte ^= 0x5a);
+        Some(bytes)
+    }
+}
+
+/// Memory that is another one at every look, and of one kind within it.
+#[derive(Default)]
+struct Changing {
+    looks: u64,
+    touches: u64,
+}
+
+impl Memory for Changing {
+    fn admit(&mut self, _: &[u8]) -> Result<Welcome, RefusalCode> {
+        Ok(welcome())
+    }
+
+    fn open(&mut self, _: &Open) -> Result<Opened, OpenStatus> {
+        unreachable!("nobody opens")
+    }
+
+    fn scan(&mut self, _: u32, _: u8, _: KeyHash, _: u32, _: u32, _: &mut Vec<u8>) -> Answer {
+        self.looks += 1;
+        Answer {
+            vote: Some(IndexVote::Absent { epoch: 1 }),
+            ..Answer::bare(Status::Done)
+        }
+    }
+
+    fn read(&mut self, _: u32, range: &ReadRange, data: &mut Vec<u8>) -> Answer {
+        self.looks += 1;
+        data.resize(data.len() + range.len as usize, self.looks as u8);
+        Answer {
+            data_len: range.len,
+            ..Answer::bare(Status::Done)
+        }
+    }
+
+    fn touch(&mut self, _: u32, _: u8, _: KeyHash) {
+        self.touches += 1;
+    }
+}
+
+/// Out of a hundred.
+#[derive(Clone, Copy)]
+struct Weather {
+    lost: u32,
+    doubled: u32,
+    damaged: u32,
+    /// Replayed much later.
+    replayed: u32,
+    /// Between 10 us and so long.
+    delay_max_ns: u64,
+}
+
+struct World {
+    random: SmallRng,
+    weather: Weather,
+    now: u64,
+    /// By time and a number; whether it goes to the engine.
+    flying: BTreeMap<(u64, u64), (bool, Vec<u8>)>,
+    flown: u64,
+    client: Sealed<Toy>,
+    engine: Sealed<Toy>,
+    courier: Courier,
+    memory: Changing,
+    buffers: Buffers,
+    dropped: HashMap<&'static str, u64>,
+    asked: HashMap<u64, Ask>,
+    answered: HashMap<u64, usize>,
+}
+
+impl World {
+    fn new(seed: u64, weather: Weather) -> Self {
+        World {
+            random: random(seed),
+            weather,
+            now: 1_000_000,
+            flying: BTreeMap::new(),
+            flown: 0,
+            client: Sealed::new(7, Toy(99)),
+            engine: Sealed::new(7, Toy(99)),
+            courier: Courier::new(WINDOW_LEN),
+            memory: Changing::default(),
+            buffers: Buffers::default(),
+            dropped: HashMap::new(),
+            asked: HashMap::new(),
+            answered: HashMap::new(),
+        }
+    }
+
+    fn happens(&mut self, percent: u32) -> bool {
+        self.random.random_range(0..100) < percent
+    }
+
+    fn fly(&mut self, to_engine: bool, datagram: &[u8]) {
+        let Weather {
+            lost,
+            doubled,
+            damaged,
+            replayed,
+            delay_max_ns,
+        } = self.weather;
+        assert!(datagram.len() <= DATAGRAM_LEN_MAX);
+        let put = |world: &mut World, later: u64, bytes: Vec<u8>| {
+            let delay = world.random.random_range(10_000..=delay_max_ns);
+            world.flown += 1;
+            let at = (world.now + delay + later, world.flown);
+            world.flying.insert(at, (to_engine, bytes));
+        };
+        if self.happens(doubled) {
+            put(self, 0, datagram.to_vec());
+        }
+        if self.happens(replayed) {
+            put(self, 50_000_000, datagram.to_vec());
+        }
+        if self.happens(lost) {
+            return;
+        }
+        let mut bytes = datagram.to_vec();
+        if self.happens(damaged) {
+            match self.random.random_range(0..3) {
+                0 => bytes.truncate(self.random.random_range(0..bytes.len())),
+                1 => bytes.extend_from_slice(&[0; 40]),
+                _ => {
+                    let at = self.random.random_range(0..bytes.len());
+                    bytes[at] ^= 1 << self.random.random_range(0..8);
+                }
+            }
+        }
+        put(self, 0, bytes);
+    }
+
+    fn ask(&mut self, ask: Ask) {
+        if ask.is_answered() {
+            self.asked.insert(ask.id, ask);
+        }
+        self.courier.ask(ask);
+    }
+
+    fn send(&mut self) {
+        let (mut payload, mut datagram) = (Vec::new(), Vec::new());
+        while self.courier.next_payload(self.now, &mut payload) {
+            self.client.seal(&payload, &mut datagram);
+            self.fly(true, &datagram);
+        }
+    }
+
+    /// The next thing happens.
+    fn step(&mut self) {
+        self.send();
+        let due = self.courier.due_ns();
+        match self.flying.first_key_value() {
+            Some((&(at, _), _)) if at <= due => self.now = self.now.max(at),
+            _ => {
+                assert!(due < u64::MAX, "nothing is under way");
+                self.now = self.now.max(due);
+                return;
+            }
+        }
+        let Some((_, (to_engine, mut bytes))) = self.flying.pop_first() else {
+            return;
+        };
+        let side = match to_engine {
+            true => &mut self.engine,
+            false => &mut self.client,
+        };
+        let payload = match side.open(&mut bytes) {
+            Ok(payload) => payload.to_vec(),
+            Err(dropped) => {
+                let name = match dropped {
+                    Dropped::Length => "length",
+                    Dropped::Session => "session",
+                    Dropped::Forged => "forged",
+                    Dropped::Replayed => "replayed",
+                };
+                *self.dropped.entry(name).or_default() += 1;
+                return;
+            }
+        };
+        if to_engine {
+            let mut out = Vec::new();
+            let sent = carry_out(&payload, &mut self.memory, &mut self.buffers, |payload| {
+                out.push(payload.to_vec());
+            });
+            sent.unwrap();
+            let mut datagram = Vec::new();
+            for payload in out {
+                self.engine.seal(&payload, &mut datagram);
+                self.fly(false, &datagram);
+            }
+            return;
+        }
+        let (asked, answered) = (&self.asked, &mut self.answered);
+        let taken = self.courier.handle(&payload, self.now, |bytes| {
+            let (id, answer, data, len) = Answer::decode(bytes, |_| 0).unwrap();
+            assert_eq!((len, answer.status), (bytes.len(), Status::Done));
+            let expected = match asked[&id].request {
+                Request::Read { len, .. } => len as usize,
+                _ => 0,
+            };
+            assert_eq!(data.len(), expected);
+            // Of one look.
+            assert!(data.iter().all(|byte| *byte == data[0]), "two looks in one");
+            assert!(answered.insert(id, data.len()).is_none(), "answered twice");
+        });
+        taken.unwrap();
+    }
+
+    fn run(&mut self) {
+        while !self.courier.is_idle() {
+            self.step();
+            assert!(self.now < 60_000_000_000, "it takes for ever");
+        }
+        assert_eq!(self.answered.len(), self.asked.len());
+    }
+}
+
+fn read(id: u64, len: u32) -> Ask {
+    Ask {
+        id,
+        handle: 1,
+        request: Request::Read {
+            region: Region::Data,
+            partition: 0,
+            window_id: 0,
+            offset: 0,
+            len,
+        },
+    }
+}
+
+fn scan(id: u64) -> Ask {
+    Ask {
+        id,
+        handle: 1,
+        request: Request::Scan {
+            place: 0,
+            hash: KeyHash { place: id, tag: id },
+            config_id: 1,
+            solicited: 4096,
+        },
+    }
+}
+
+const BAD: Weather = Weather {
+    lost: 10,
+    doubled: 10,
+    damaged: 10,
+    replayed: 10,
+    delay_max_ns: 400_000,
+};
+
+#[test]
+fn every_request_is_answered_once_whatever_the_network_does() {
+    for seed in 0..60 {
+        let mut world = World::new(seed, BAD);
+        for id in 1..=200 {
+            let ask = match world.random.random_range(0..4) {
+                0 => scan(id),
+                1 => read(id, world.random.random_range(0..200) * 8),
+                2 => read(id, world.random.random_range(0..2000) * 8),
+                _ if id % 40 == 0 => read(id, DATAGRAM_DATA_LEN_MAX),
+                _ => scan(id),
+            };
+            world.ask(ask);
+            if world.happens(30) {
+                world.step();
+            }
+        }
+        world.run();
+        // All of it was tried.
+        for name in ["length", "forged", "replayed"] {
+            assert!(world.dropped.get(name) > Some(&0), "seed {seed}: {name}");
+        }
+        assert!(world.courier.counts().resent > 0);
+    }
+}
+
+#[test]
+fn nothing_is_sent_twice_where_nothing_is_lost() {
+    let calm = Weather {
+        lost: 0,
+        doubled: 0,
+        damaged: 0,
+        replayed: 0,
+        delay_max_ns: 20_000,
+    };
+    let mut world = World::new(1, calm);
+    for id in 1..=2000 {
+        world.ask(scan(id));
+    }
+    world.run();
+    assert_eq!(world.courier.counts().resent, 0);
+    assert_eq!(world.memory.looks, 2000);
+    // Packed: far fewer datagrams than requests.
+    assert!(world.flown < 1500, "{}", world.flown);
+}
+
+#[test]
+fn a_replayed_datagram_is_not_carried_out() {
+    let mut courier = Courier::new(WINDOW_LEN);
+    let (mut client, mut engine) = (Sealed::new(1, Toy(5)), Sealed::new(1, Toy(5)));
+    let (mut payload, mut datagram) = (Vec::new(), Vec::new());
+    let mut sent = Vec::new();
+    for id in 1..=3000 {
+        courier.ask(scan(id));
+        courier.next_payload(0, &mut payload);
+        client.seal(&payload, &mut datagram);
+        sent.push(datagram.clone());
+    }
+    // Out of order within what is remembered, and each once.
+    let late = sent.len() - 1000;
+    assert!(engine.open(&mut sent[2999].clone()).is_ok());
+    assert!(engine.open(&mut sent[late].clone()).is_ok());
+    for datagram in [&sent[2999], &sent[late], &sent[0]] {
+        assert_eq!(engine.open(&mut datagram.clone()), Err(Dropped::Replayed));
+    }
+    // A forged one with a number to come takes nothing away.
+    let mut forged = sent[late + 1].clone();
+    forged[20] ^= 1;
+    assert_eq!(engine.open(&mut forged), Err(Dropped::Forged));
+    assert!(engine.open(&mut sent[late + 1].clone()).is_ok());
+    let mut other = Sealed::new(2, Toy(5));
+    assert_eq!(other.open(&mut sent[5].clone()), Err(Dropped::Session));
+    assert_eq!(
+        other.open(&mut sent[5][..20].to_vec()),
+        Err(Dropped::Length)
+    );
+    let mut wrong_key = Sealed::new(1, Toy(6));
+    assert_eq!(wrong_key.open(&mut sent[5].clone()), Err(Dropped::Forged));
+}
+
+#[test]
+fn what_an_engine_says_that_was_not_asked_is_refused() {
+    let mut courier = Courier::new(WINDOW_LEN);
+    let mut payload = Vec::new();
+    courier.ask(read(1, 64));
+    courier.next_payload(0, &mut payload);
+    let mut memory = Changing::default();
+    let mut longer = Vec::new();
+    // Longer than was solicited, and for an attempt that was not made.
+    let mut asked = Vec::new();
+    trefoil_softnic_core::datagram::piece::encode_request(1, &read(1, 128), &mut asked);
+    let buffers = &mut Buffers::default();
+    carry_out(&asked, &mut memory, buffers, |out| longer = out.to_vec()).unwrap();
+    assert!(courier.handle(&longer, 1, |_| panic!("taken")).is_err());
+    asked.clear();
+    trefoil_softnic_core::datagram::piece::encode_request(2, &read(1, 64), &mut asked);
+    carry_out(&asked, &mut memory, buffers, |out| longer = out.to_vec()).unwrap();
+    assert!(courier.handle(&longer, 1, |_| panic!("taken")).is_err());
+    // Nonsense is no request, and asks for nothing.
+    let looks = memory.looks;
+    for nonsense in [&b"x"[..], &[0xff; 56], &[0; 57], &[]] {
+        let sent = carry_out(nonsense, &mut memory, buffers, |_| panic!("answered"));
+        assert!(sent.is_err());
+    }
+    assert_eq!(memory.looks, looks);
+}
+
+/// One queue of so many bytes a nanosecond, that several windows fill.
+#[test]
+fn windows_that_share_a_queue_leave_it_short() {
+    const CLIENTS: usize = 20;
+    // 10 Gbit/s, and a way of 50 us.
+    const NS_PER_BYTE: f64 = 0.8;
+    const WAY_NS: f64 = 50_000.0;
+    const ANSWER: usize = 8 << 10;
+    let mut windows = [Window::new(WINDOW_LEN); CLIENTS];
+    let mut under_way = [0; CLIENTS];
+    let mut coming: BTreeMap<(u64, u64), (usize, u64)> = BTreeMap::new();
+    let (mut now, mut free_at, mut number) = (0u64, 0f64, 0);
+    let (mut longest_late, mut answered) = (0u64, 0usize);
+    while now < 200_000_000 {
+        for client in 0..CLIENTS {
+            while under_way[client] == 0 || under_way[client] + ANSWER <= windows[client].len() {
+                under_way[client] += ANSWER;
+                free_at = free_at.max(now as f64 + WAY_NS) + ANSWER as f64 * NS_PER_BYTE;
+                number += 1;
+                coming.insert((free_at as u64, number), (client, now));
+            }
+        }
+        let ((at, _), (client, sent)) = coming.pop_first().unwrap();
+        now = at;
+        under_way[client] -= ANSWER;
+        windows[client].answered(now - sent, ANSWER, now);
+        if now > 100_000_000 {
+            longest_late = longest_late.max(now - sent);
+            answered += ANSWER;
+        }
+    }
+    // With fixed windows of 512 KiB, 20 clients stand in a queue of 8 ms.
+    assert!(longest_late < 1_500_000, "{longest_late} ns");
+    let share = answered as f64 * NS_PER_BYTE / 100_000_000.0;
+    assert!(share > 0.8, "{share} of the link is used");
+    const { assert!(ANSWER > ANSWER_LEN) };
+}

@@ -1,0 +1,185 @@
+//! A client's datagrams: its socket, and what wakes it.
+
+use super::cipher::{Aes, Keys, Side};
+use crate::channel::Channel;
+use rustix::event::epoll;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
+use trefoil_softnic_core::Initiator;
+use trefoil_softnic_core::datagram::{Courier, DATAGRAM_DATA_LEN_MAX, DATAGRAM_LEN_MAX, Sealed};
+use trefoil_softnic_core::limits::{ASKS_LEN_MAX, WINDOW_LEN};
+use trefoil_softnic_core::wire::{ASK_LEN, Ask, Frame, HEAD_LEN, Head, Kind};
+
+/// Looks at the datagrams between two looks at the stream, which says nothing but that the
+/// session has ended.
+const LOOKS_PER_STREAM: u32 = 64;
+/// One request that was asked so often before any answer has come: nothing gets through.
+const ATTEMPTS_MAX: u32 = 4;
+/// Datagrams received in a row.
+const RECEIVED_MAX: usize = 64;
+
+/// See the module.
+pub(crate) struct Datagrams {
+    socket: UdpSocket,
+    sealed: Sealed<Aes>,
+    courier: Courier,
+    timer: OwnedFd,
+    /// Readable when a datagram has come, or the stream has, or something is to be asked
+    /// again.
+    waits: Arc<OwnedFd>,
+    looks: u32,
+    payload: Vec<u8>,
+    datagram: Vec<u8>,
+}
+
+impl Datagrams {
+    /// Beside a session's stream to an engine at `address`; `None` without TLS.
+    pub(crate) fn beside(
+        stream: &TcpStream,
+        channel: &Channel,
+        address: SocketAddr,
+    ) -> io::Result<Option<Self>> {
+        let Some(sealed) = Keys::draw(channel).and_then(|keys| keys.into_end(Side::Client)) else {
+            return Ok(None);
+        };
+        let any: SocketAddr = match address {
+            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+        };
+        let socket = UdpSocket::bind(any)?;
+        socket.connect(address)?;
+        socket.set_nonblocking(true)?;
+        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
+        let waits = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let data = epoll::EventData::new_u64(0);
+        for fd in [socket.as_fd(), timer.as_fd(), stream.as_fd()] {
+            epoll::add(&waits, fd, data, epoll::EventFlags::IN)?;
+        }
+        Ok(Some(Datagrams {
+            socket,
+            sealed,
+            courier: Courier::new(WINDOW_LEN),
+            timer,
+            waits: Arc::new(waits),
+            looks: 0,
+            payload: Vec::new(),
+            datagram: Vec::new(),
+        }))
+    }
+
+    /// What to wait for.
+    pub(crate) fn waits(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.waits)
+    }
+
+    /// Takes over the requests that an initiator would send by its stream, but for those
+    /// that ask for much: they are appended to `stream`, in frames.
+    pub(crate) fn take(&mut self, initiator: &mut Initiator, stream: &mut Vec<u8>) {
+        while let Ok(Some(frame)) = Frame::first(initiator.output(), ASKS_LEN_MAX) {
+            if frame.head.kind != Kind::Asks {
+                return;
+            }
+            let (items, _) = frame.body.as_chunks::<ASK_LEN>();
+            // What was encoded here is understood here.
+            let asks = items.iter().filter_map(|item| Ask::decode(item).ok());
+            for ask in asks {
+                match ask.solicited() <= DATAGRAM_DATA_LEN_MAX {
+                    true => self.courier.ask(ask),
+                    false => append_frame(&ask, stream),
+                }
+            }
+            let len = frame.total_len();
+            initiator.sent(len);
+        }
+    }
+
+    /// Sends what is due.
+    pub(crate) fn send(&mut self, now_ns: u64) {
+        while self.courier.next_payload(now_ns, &mut self.payload) {
+            self.sealed.seal(&self.payload, &mut self.datagram);
+            // What the system does not take is lost, as on the way.
+            let _ = self.socket.send(&self.datagram);
+        }
+    }
+
+    /// Takes in what has come: frames of answers, appended to `input`.
+    pub(crate) fn receive(&mut self, input: &mut Vec<u8>, now_ns: u64) {
+        let mut datagram = [0; DATAGRAM_LEN_MAX + 1];
+        for _ in 0..RECEIVED_MAX {
+            let Ok(len) = self.socket.recv(&mut datagram) else {
+                return;
+            };
+            let Ok(payload) = self.sealed.open(&mut datagram[..len]) else {
+                continue;
+            };
+            // One that is malformed is lost: who has the key says no such thing.
+            let _ = self.courier.handle(payload, now_ns, |answer| {
+                let head = Head {
+                    len: answer.len(),
+                    kind: Kind::Answers,
+                    count: 1,
+                };
+                input.extend_from_slice(&head.encode());
+                input.extend_from_slice(answer);
+            });
+        }
+    }
+
+    /// Whether it is time to look at the stream.
+    pub(crate) fn must_look_at_stream(&mut self) -> bool {
+        self.looks = self.looks.wrapping_add(1);
+        self.looks.is_multiple_of(LOOKS_PER_STREAM)
+    }
+
+    /// Whether nothing gets through: then the stream carries what was asked, as
+    /// [`Datagrams::into_frames`] says it.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.courier.is_unheard(ATTEMPTS_MAX)
+    }
+
+    /// What was asked and not answered, for the stream.
+    pub(crate) fn into_frames(self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let asks = self.courier.into_asks();
+        asks.for_each(|ask| append_frame(&ask, &mut out));
+        debug_assert!(out.len().is_multiple_of(HEAD_LEN + ASK_LEN));
+        out
+    }
+
+    /// Before its owner sleeps: it is woken when something is to be asked again.
+    pub(crate) fn arm(&self) {
+        let due_ns = self.courier.due_ns();
+        let at = match due_ns {
+            // Never.
+            u64::MAX => Timespec::default(),
+            due_ns => Timespec {
+                tv_sec: (due_ns / 1_000_000_000) as i64,
+                tv_nsec: (due_ns % 1_000_000_000) as _,
+            },
+        };
+        let times = Itimerspec {
+            it_interval: Timespec::default(),
+            it_value: at,
+        };
+        // Late, if it fails: at the next look.
+        let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &times);
+    }
+}
+
+fn append_frame(ask: &Ask, out: &mut Vec<u8>) {
+    let bytes = ask.encode();
+    let head = Head {
+        len: bytes.len(),
+        kind: Kind::Asks,
+        count: 1,
+    };
+    out.extend_from_slice(&head.encode());
+    out.extend_from_slice(&bytes);
+}

@@ -1,0 +1,137 @@
+//! `engine`: reads the backends of this host for clients elsewhere.
+
+mod metrics;
+mod service;
+
+pub(crate) use service::{Service, Setup};
+
+use crate::args::EngineArgs;
+use crate::failure::{Failure, Outcome, print_line};
+use crate::signals::Signals;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+use trefoil_backend::take_port;
+use trefoil_client::Cell;
+use trefoil_gateway::observe::Endpoint;
+use trefoil_softnic::{CellPlaces, Engine, EngineOptions, Place};
+
+/// How long the engine may take to find the backends, before it says that it is ready
+/// without some of them.
+const FIND_PATIENCE: Duration = Duration::from_secs(1);
+
+pub(crate) fn run(args: EngineArgs) -> Outcome {
+    crate::logging::start();
+    if args.is_bound {
+        end_with_parent()?;
+    }
+    let stop = Arc::new(Notify::new());
+    let tls = crate::serve::server_tls(args.address.certs.as_deref())?;
+    let setup = Setup {
+        listen: crate::serve::tcp_address("--listen", &args.listen)?,
+        tls: tls.clone(),
+        token_file: args.token_file.clone(),
+        is_plain: args.plaintext,
+        options: EngineOptions {
+            spin: args.spin.into(),
+            ..EngineOptions::default()
+        },
+    };
+    let metrics = match crate::serve::metrics_address(&args.metrics)? {
+        None => None,
+        Some(at) if !at.ip().is_loopback() && !args.plaintext => {
+            return Err(Failure::Usage(format!(
+                "--metrics {at} is reachable from other machines without TLS: listen on 127.0.0.1, or pass --plaintext"
+            )));
+        }
+        Some(at) => Some(take_port(at).map_err(Failure::of)?),
+    };
+    let signals = Signals::new()?;
+    let cell = crate::connect::cell(&args.address)?;
+    let known = cell.clone();
+    let service = Service::start(setup, move |may_be_old| places(&known, may_be_old))?;
+    let service = Arc::new(service);
+    let served = match metrics {
+        None => None,
+        Some((listener, _)) => {
+            let (service, name) = (Arc::clone(&service), cell.config().cell.clone());
+            let text = move || metrics::text(&service, &name);
+            Some(Endpoint::of(listener, Arc::new(text)).map_err(Failure::of)?)
+        }
+    };
+    let engine = service.engine();
+    await_backends(engine, &cell);
+    let ready = serde_json::json!({
+        "engine": engine.address().to_string(),
+        "cell": args.address.cell,
+        "metrics": served.as_ref().map(|served| served.address().to_string()),
+        "pids": [std::process::id()],
+    });
+    print_line(&format!("ready {ready}"))?;
+    signals.wait(&stop, || {
+        crate::serve::read_again(tls.as_ref())?;
+        crate::serve::read_again(cell.tls())
+    });
+    for (name, count) in engine.counters().all() {
+        tracing::info!("{name} {count}");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Where the backends are, as this process knows it, or as the cell says now.
+fn places(cell: &Cell, may_be_old: bool) -> CellPlaces {
+    let config = match may_be_old {
+        // What is known is good until there is something newer.
+        true => cell.learn().unwrap_or_else(|_| cell.config()),
+        false => cell.config(),
+    };
+    CellPlaces {
+        servers: cell.servers().clone(),
+        ..places_of(&config)
+    }
+}
+
+/// Where a configuration's backends hand their memory over.
+pub(crate) fn places_of(config: &trefoil_cell::CellConfig) -> CellPlaces {
+    let place = |backend: &trefoil_cell::BackendConfig| {
+        let socket = backend.fabric_socket.clone()?;
+        let number = backend.number;
+        Some(Place { number, socket })
+    };
+    CellPlaces {
+        life: config.life,
+        backends: config.backends.iter().filter_map(place).collect(),
+        ..CellPlaces::default()
+    }
+}
+
+/// This process ends with the one that has started it.
+fn end_with_parent() -> Result<(), Failure> {
+    let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
+    match parent.and_then(|pid| u32::try_from(pid).ok()) {
+        Some(parent) => crate::supervised::end_with(parent),
+        None => Ok(()),
+    }
+}
+
+/// Waits a moment for those whose sockets are there.
+fn await_backends(engine: &Engine, cell: &Cell) {
+    let begin = Instant::now();
+    let config = cell.config();
+    let is_here = |backend: &&trefoil_cell::BackendConfig| {
+        backend
+            .fabric_socket
+            .as_ref()
+            .is_some_and(|path| path.exists())
+    };
+    let count = config.backends.iter().filter(is_here).count() as u64;
+    while begin.elapsed() < FIND_PATIENCE {
+        if engine.counters().mapped_total.load(Ordering::Relaxed) >= count {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    tracing::warn!("not every backend of this host has been found yet; the others are looked for");
+}
