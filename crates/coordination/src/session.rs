@@ -24,7 +24,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
-use trefoil_channel::Security;
 use trefoil_sharder::{
     Assignment, AssignmentDiff, AssignmentVersion, Learned, MemberState, ServerId, ServerReport,
 };
@@ -37,9 +36,6 @@ pub struct JoinOptions {
     pub id: Option<ServerId>,
     /// How long to try.
     pub timeout: Duration,
-    /// What protects the connections to the assigner, and those to the other
-    /// servers.
-    pub security: Security,
 }
 
 impl Default for JoinOptions {
@@ -47,7 +43,6 @@ impl Default for JoinOptions {
         JoinOptions {
             id: None,
             timeout: limits::JOIN_TIMEOUT,
-            security: Security::default(),
         }
     }
 }
@@ -113,7 +108,6 @@ pub(crate) struct Inner {
     pub(crate) id: ServerId,
     pub(crate) life: u64,
     pub(crate) link: Link,
-    security: Security,
     pub(crate) cell: Arc<ViewCell>,
     pub(crate) lease: Lease,
     /// What the server wants to be.
@@ -142,8 +136,7 @@ impl Session {
         options: JoinOptions,
     ) -> Result<Self, CoordinationError> {
         let address: AssignerAddress = address.parse()?;
-        let link = Link::remote(&address, options.security.clone(), corpus)?;
-        Session::over(link, corpus, server, options).await
+        Session::over(Link::remote(&address)?, corpus, server, options).await
     }
 
     pub(crate) async fn over(
@@ -157,7 +150,6 @@ impl Session {
             corpus: corpus.to_owned(),
             id: given.unwrap_or_else(random_id),
             life: rand::random(),
-            security: options.security,
             link,
             cell: Arc::new(ViewCell::default()),
             lease: Lease::none(),
@@ -191,11 +183,6 @@ impl Session {
     /// Of which corpus.
     pub fn corpus(&self) -> &str {
         &self.inner.corpus
-    }
-
-    /// What protects its connections.
-    pub fn security(&self) -> &Security {
-        &self.inner.security
     }
 
     /// The map and the members, now and whenever they change.

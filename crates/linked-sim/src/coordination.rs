@@ -395,7 +395,6 @@ impl Coordination {
                     version: view.assignment.version(),
                     slices: slices.collect(),
                     hot_keys: Vec::new(),
-                    unstored: Vec::new(),
                 };
                 self.assigner.hear(now, report);
             }

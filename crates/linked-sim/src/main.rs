@@ -26,23 +26,15 @@ struct Args {
     /// Few keys, many callers, and maps that change all the time.
     #[arg(long, conflicts_with_all = ["pauses", "assigners"])]
     rush: bool,
-    /// Many callers that change few keys from what is there, and give up now and then, in strong mode.
-    #[arg(long, conflicts_with_all = ["pauses", "assigners", "rush"])]
-    updates: bool,
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let runs = if args.pauses {
-        Runs::Pauses
-    } else if args.rush {
-        Runs::Rush
-    } else if args.assigners {
-        Runs::Assigners
-    } else if args.updates {
-        Runs::Updates
-    } else {
-        Runs::Any
+    let runs = match (args.pauses, args.rush, args.assigners) {
+        (true, _, _) => Runs::Pauses,
+        (_, true, _) => Runs::Rush,
+        (_, _, true) => Runs::Assigners,
+        _ => Runs::Any,
     };
     let begin = Instant::now();
     let result = match args.seed {

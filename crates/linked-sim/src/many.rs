@@ -21,9 +21,6 @@ pub enum Runs {
     Assigners,
     /// Few keys, many callers, and maps that change all the time.
     Rush,
-    /// Strong mode; many callers change few keys, each from what is there, and give up
-    /// now and then.
-    Updates,
 }
 
 /// Runs one seed; `trace` receives a line for every step.
@@ -34,7 +31,6 @@ pub fn run_seed(runs: Runs, seed: u64, trace: Trace<'_>) -> Result<Stats, Violat
         Runs::Pauses => Profile::pauses(&mut rng),
         Runs::Assigners => Profile::assigners(&mut rng),
         Runs::Rush => Profile::rush(&mut rng),
-        Runs::Updates => Profile::updates(&mut rng),
     };
     let outcome = catch_unwind(AssertUnwindSafe(|| world::run(profile, rng, trace)));
     let violation = |property, message| Violation {

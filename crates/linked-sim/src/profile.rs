@@ -67,10 +67,6 @@ pub(crate) struct Profile {
     /// The rate of handover, bytes per second.
     pub(crate) bytes_per_second: u64,
     pub(crate) chunk_entries: usize,
-    /// Bytes on the way from one server to another: less than what is to be sent.
-    pub(crate) window_bytes: usize,
-    /// Changes depend on what was there, and callers that give up say so.
-    pub(crate) updates: bool,
 }
 
 impl Profile {
@@ -113,14 +109,6 @@ impl Profile {
             bytes_per_second: rng.pick(&[u64::MAX, u64::MAX, 2_000, 200]),
             chunk_entries: rng.pick(&[1, 2, 100]),
             copies_min: rng.pick(&[1, 2, 2, 2]),
-            window_bytes: 4 << 20,
-            updates: false,
-        };
-        // Without another draw, so that seeds stay what they are: a value and its
-        // frame are some forty bytes.
-        let profile = Profile {
-            window_bytes: [4 << 20, 60, 4 << 20, 200][profile.keys % 4],
-            ..profile
         };
         if replication == Strong && rng.chance(300) {
             return Profile {
@@ -166,25 +154,6 @@ impl Profile {
             unmarshallable: 0,
             unreadable: 0,
             replicas: 2,
-            ..Profile::draw(rng)
-        }
-    }
-
-    /// Many callers that change few keys, each from what is there, while maps change,
-    /// servers die and callers give up.
-    pub(crate) fn updates(rng: &mut Rng) -> Self {
-        Profile {
-            replication: Replication::Strong,
-            servers: 3 + rng.below(3),
-            replicas: 2,
-            keys: 1 + rng.below(2),
-            callers: 6 + rng.below(6),
-            copy_reads: 2,
-            changes: 200 + rng.below(500) as u32,
-            unmarshallable: 0,
-            unreadable: 0,
-            picky: 0,
-            updates: true,
             ..Profile::draw(rng)
         }
     }

@@ -13,21 +13,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use trefoil_sharder::{Assignment, AssignmentVersion, KeyPoint, ServerId, Slice};
 
-/// What is to come to this server.
-#[derive(Debug, Default)]
-pub(crate) struct Taking {
-    /// Assigned to this server, and not here yet.
-    pub(crate) wanted: RangeSet,
-    pub(crate) claim: Option<MyClaim>,
-    pub(crate) claim_ids: u64,
-    /// Who had promised to send what is wanted.
-    pub(crate) promised: RangeMap<ServerId>,
-    /// Who the map before said was the owner of what is wanted.
-    pub(crate) former: RangeMap<ServerId>,
-    /// The claim of nothing that ends all others, and who has not answered.
-    pub(crate) farewell: Option<(u64, BTreeSet<ServerId>)>,
-}
-
 /// What this server has claimed by its present assignment.
 #[derive(Debug)]
 pub(crate) struct MyClaim {
@@ -80,30 +65,25 @@ impl Core {
             }
         }
         // Somebody goes by a newer assignment, which this server will learn of.
-        let newer = self
-            .peers
-            .fence
-            .iter()
-            .filter(|&(_, &fence)| fence > version);
+        let newer = self.fence.iter().filter(|&(_, &fence)| fence > version);
         let newer: Vec<Slice> = newer.map(|(slice, _)| slice).collect();
         for slice in newer {
             wanted.remove(slice);
         }
         for slice in wanted.slices() {
-            self.peers.fence.insert(slice, version);
+            self.fence.insert(slice, version);
         }
         let stale: Vec<Slice> = self
-            .taking
             .promised
             .iter()
             .flat_map(|(slice, _)| wanted.gaps(slice))
             .collect();
         for slice in stale {
-            self.taking.promised.remove(slice);
+            self.promised.remove(slice);
         }
         let mut former = RangeMap::default();
         for slice in wanted.slices() {
-            for (slice, &owner) in self.taking.former.within(slice) {
+            for (slice, &owner) in self.former.within(slice) {
                 former.insert(slice, owner);
             }
             for slice in self.wanted_first(&wanted, slice) {
@@ -116,15 +96,15 @@ impl Core {
                 }
             }
         }
-        self.taking.former = former;
-        self.taking.wanted = wanted;
-        if self.taking.wanted.is_empty() {
-            self.taking.claim = None;
+        self.former = former;
+        self.wanted = wanted;
+        if self.wanted.is_empty() {
+            self.claim = None;
             return;
         }
-        self.taking.claim_ids += 1;
-        self.taking.claim = Some(MyClaim {
-            id: self.taking.claim_ids,
+        self.claim_ids += 1;
+        self.claim = Some(MyClaim {
+            id: self.claim_ids,
             version,
             asked: self.alive.clone(),
             answers: BTreeMap::new(),
@@ -132,9 +112,9 @@ impl Core {
             recovering: RangeMap::default(),
         });
         let claim = Claim {
-            id: self.taking.claim_ids,
+            id: self.claim_ids,
             version,
-            ranges: self.taking.wanted.slices(),
+            ranges: self.wanted.slices(),
             alive: self.alive.iter().copied().chain([self.me]).collect(),
         };
         for to in self.alive.clone() {
@@ -145,9 +125,7 @@ impl Core {
     /// The parts of a wanted range that were not wanted before.
     fn wanted_first(&self, wanted: &RangeSet, slice: Slice) -> Vec<Slice> {
         let parts = wanted.common(slice);
-        parts
-            .flat_map(|slice| self.taking.wanted.gaps(slice))
-            .collect()
+        parts.flat_map(|slice| self.wanted.gaps(slice)).collect()
     }
 
     pub(crate) fn hear_answer(
@@ -160,17 +138,12 @@ impl Core {
         if let Some(newest) = answer.newest {
             self.hear_version(now, newest);
         }
-        if let Some((farewell, awaited)) = &mut self.taking.farewell
+        if let Some((farewell, awaited)) = &mut self.farewell
             && *farewell == answer.claim
         {
             awaited.remove(&from);
         }
-        let Some(claim) = self
-            .taking
-            .claim
-            .as_mut()
-            .filter(|claim| claim.id == answer.claim)
-        else {
+        let Some(claim) = self.claim.as_mut().filter(|claim| claim.id == answer.claim) else {
             return;
         };
         let busy = [&answer.held, &answer.in_transit, &answer.refused];
@@ -184,13 +157,13 @@ impl Core {
             copies,
             newest: answer.newest,
         };
-        let awaited = self.waiting.points();
+        let awaited = self.parked.keys().copied();
         let points: Vec<KeyPoint> = awaited
             .filter(|&point| kept.held.has(point) && claim.pulled.insert(point))
             .collect();
         for (slice, ()) in kept.held.iter() {
-            for slice in self.taking.wanted.common(slice) {
-                self.taking.promised.insert(slice, from);
+            for slice in self.wanted.common(slice) {
+                self.promised.insert(slice, from);
             }
         }
         claim.answers.insert(from, kept);
@@ -209,7 +182,7 @@ impl Core {
         claim: u64,
         ranges: &[Slice],
     ) {
-        let Some(mine) = self.taking.claim.as_mut().filter(|mine| mine.id == claim) else {
+        let Some(mine) = self.claim.as_mut().filter(|mine| mine.id == claim) else {
             return;
         };
         if let Some(answer) = mine.answers.get_mut(&from) {
@@ -233,7 +206,7 @@ impl Core {
 
     /// A server that was to send something is dead.
     pub(crate) fn forget_source(&mut self, server: ServerId) {
-        if let Some(claim) = &mut self.taking.claim {
+        if let Some(claim) = &mut self.claim {
             claim.answers.remove(&server);
             let from_it = claim.recovering.iter().filter(|&(_, from)| *from == server);
             for slice in from_it.map(|(slice, _)| slice).collect::<Vec<_>>() {
@@ -251,17 +224,17 @@ impl Core {
         if self.lease_lapsed(now) {
             return;
         }
-        let Some(claim) = &self.taking.claim else {
+        let Some(claim) = &self.claim else {
             return;
         };
         let everybody = claim
             .asked
             .iter()
-            .all(|server| claim.answers.contains_key(server) || self.peers.gone.contains(server));
+            .all(|server| claim.answers.contains_key(server) || self.gone.contains(server));
         if !everybody && !mutants::is(Mutant::NotEverybodyAsked) {
             return;
         }
-        let mut open = RangeSet::of(self.taking.wanted.slices());
+        let mut open = RangeSet::of(self.wanted.slices());
         for answer in claim.answers.values() {
             open.remove_all(answer.busy.iter().map(|(slice, ())| slice));
         }
@@ -274,7 +247,7 @@ impl Core {
         let mut best: RangeMap<(AssignmentVersion, ServerId)> = RangeMap::default();
         if self.config.replication != Replication::None {
             for (slice, ()) in open.iter() {
-                for (slice, copy) in self.held.ranges.within(slice) {
+                for (slice, copy) in self.copies.within(slice) {
                     best.insert(slice, (copy.token, self.me));
                 }
             }
@@ -318,7 +291,7 @@ impl Core {
         self.take(version, &gained);
         self.repropose(now, values);
         for (server, ranges) in ask {
-            if let Some(claim) = &mut self.taking.claim {
+            if let Some(claim) = &mut self.claim {
                 for &slice in &ranges {
                     claim.recovering.insert(slice, server);
                 }
@@ -330,7 +303,7 @@ impl Core {
 
     /// Whoever reported a copy of these has one.
     fn adopt_holders(&mut self, gained: &[Slice]) {
-        let Some(claim) = &self.taking.claim else {
+        let Some(claim) = &self.claim else {
             return;
         };
         let mut holders = Vec::new();
@@ -357,17 +330,17 @@ impl Core {
         let mut parts: Vec<(Slice, LossReason)> = Vec::new();
         let mut unexplained = vec![slice];
         if extent == Extent::All {
-            unexplained = self.taking.promised.gaps(slice);
-            for (part, &from) in self.taking.promised.within(slice) {
+            unexplained = self.promised.gaps(slice);
+            for (part, &from) in self.promised.within(slice) {
                 parts.push((part, LossReason::HandoverBroken(from)));
             }
         }
         for slice in unexplained {
-            for part in self.taking.former.gaps(slice) {
+            for part in self.former.gaps(slice) {
                 parts.push((part, LossReason::OwnerDied(None)));
             }
-            for (part, &owner) in self.taking.former.within(slice) {
-                let owner = Some(owner).filter(|owner| self.peers.gone.contains(owner));
+            for (part, &owner) in self.former.within(slice) {
+                let owner = Some(owner).filter(|owner| self.gone.contains(owner));
                 parts.push((part, LossReason::OwnerDied(owner)));
             }
         }
@@ -383,19 +356,19 @@ impl Core {
         }
         for &slice in ranges {
             debug_assert!(!self.owned.touches(slice), "owned twice: {slice}");
-            debug_assert!(self.taking.wanted.covers(slice), "not wanted: {slice}");
+            debug_assert!(self.wanted.covers(slice), "not wanted: {slice}");
             self.owned.insert(slice, version);
-            self.taking.wanted.remove(slice);
-            self.taking.promised.remove(slice);
-            self.held.ranges.remove(slice);
+            self.wanted.remove(slice);
+            self.promised.remove(slice);
+            self.copies.remove(slice);
             self.resolve_transit(slice);
             self.clean(slice);
         }
-        if self.taking.wanted.is_empty() {
-            self.taking.claim = None;
+        if self.wanted.is_empty() {
+            self.claim = None;
         }
         self.table_stale = true;
-        self.following.stale = true;
+        self.follow_stale = true;
         self.tell(Effect::Gained(joined(ranges.iter().copied())));
         self.wake(ranges);
     }
@@ -413,10 +386,7 @@ impl Core {
         let expected = sound
             && match chunk.kind {
                 ChunkKind::Authority => {
-                    chunk
-                        .ranges
-                        .iter()
-                        .all(|&slice| self.taking.wanted.covers(slice))
+                    chunk.ranges.iter().all(|&slice| self.wanted.covers(slice))
                         || (mutants::is(Mutant::PromiseForgotten)
                             && !chunk.ranges.iter().any(|&slice| self.owned.touches(slice)))
                 }
@@ -431,7 +401,7 @@ impl Core {
         };
         for &slice in &chunk.ranges {
             if mutants::is(Mutant::PromiseForgotten) {
-                self.taking.wanted.add(slice);
+                self.wanted.add(slice);
             }
             values.forget(slice);
         }
@@ -451,11 +421,7 @@ impl Core {
             // Reported once: by name, not with its range.
             intact.remove(Slice::of_point(point));
         }
-        let version = self
-            .taking
-            .claim
-            .as_ref()
-            .map_or(version, |claim| claim.version);
+        let version = self.claim.as_ref().map_or(version, |claim| claim.version);
         match chunk.kind {
             ChunkKind::Authority => {
                 if !mutants::is(Mutant::HoldersForgotten) {
@@ -470,7 +436,7 @@ impl Core {
                 }
                 self.take(version, &chunk.ranges);
                 // Eventual: what the former owner had not told all copies.
-                self.following.touched.extend(chunk.unsettled);
+                self.touched.extend(chunk.unsettled);
                 self.say(now, from, Message::Taken { chunk: id });
             }
             ChunkKind::Recovered => {
@@ -484,7 +450,7 @@ impl Core {
                     self.clean(*slice);
                 }
                 self.take(version, &chunk.ranges);
-                self.following.proposals.unsettle(chunk.unsettled);
+                self.proposals.unsettle(chunk.unsettled);
                 self.repropose(now, values);
             }
         }
@@ -495,7 +461,7 @@ impl Core {
     /// living. No copies are made of what is about to be given, so it was alive by
     /// an assignment that the giver had heard of when it answered the claim.
     fn died_before(&self, giver: ServerId, holder: ServerId) -> bool {
-        let answers = self.taking.claim.as_ref().map(|claim| &claim.answers);
+        let answers = self.claim.as_ref().map(|claim| &claim.answers);
         let answer = answers.and_then(|answers| answers.get(&giver));
         holder != self.me
             && !self.alive.contains(&holder)
@@ -504,8 +470,8 @@ impl Core {
 
     /// Whether these copies were asked of this server, and are still wanted.
     fn expects(&mut self, from: ServerId, ranges: &[Slice]) -> bool {
-        let wanted = ranges.iter().all(|&slice| self.taking.wanted.covers(slice));
-        let Some(claim) = &mut self.taking.claim else {
+        let wanted = ranges.iter().all(|&slice| self.wanted.covers(slice));
+        let Some(claim) = &mut self.claim else {
             return false;
         };
         let asked = ranges.iter().all(|&slice| {

@@ -3,57 +3,13 @@
 
 use crate::Replication;
 use crate::core::Core;
-use crate::message::{CopyOrder, Entry, Message, Operation};
+use crate::message::{Chunk, ChunkKind, CopyOrder, Entry, Message, Operation};
 use crate::mutants::{self, Mutant};
-use crate::ranges::{RangeMap, RangeSet, in_order};
-use crate::values::Values;
+use crate::ranges::{RangeSet, in_order};
+use crate::values::{Limit, Values};
 use bytes::Bytes;
-use std::collections::BTreeMap;
 use std::time::Duration;
 use trefoil_sharder::{AssignmentVersion, KeyPoint, ServerId, Slice};
-
-/// Copies of others' values.
-#[derive(Debug, Default)]
-pub(crate) struct HeldCopies {
-    pub(crate) ranges: RangeMap<CopyState>,
-    /// Orders with a lower token are refused.
-    pub(crate) floor: RangeMap<AssignmentVersion>,
-    /// Keys changed by orders not declared settled: by whom, which.
-    dirty: BTreeMap<(KeyPoint, Bytes), (ServerId, u64)>,
-    /// The same the other way round.
-    orders: BTreeMap<(ServerId, u64), (KeyPoint, Bytes)>,
-}
-
-impl HeldCopies {
-    fn soil(&mut self, key: (KeyPoint, Bytes), order: (ServerId, u64)) {
-        if let Some(before) = self.dirty.insert(key.clone(), order) {
-            self.orders.remove(&before);
-        }
-        self.orders.insert(order, key);
-    }
-
-    fn clean(&mut self, key: &(KeyPoint, Bytes)) {
-        if let Some(order) = self.dirty.remove(key) {
-            self.orders.remove(&order);
-        }
-    }
-
-    /// Everything up to this order is settled.
-    fn settle(&mut self, owner: ServerId, upto: u64) {
-        let settled = self
-            .orders
-            .extract_if((owner, 0)..=(owner, upto), |_, _| true);
-        for (_, key) in settled {
-            self.dirty.remove(&key);
-        }
-    }
-
-    /// Whether a key at this point is dirty.
-    pub(crate) fn is_dirty(&self, point: KeyPoint) -> bool {
-        let mut from = self.dirty.range((point, Bytes::new())..);
-        from.next().is_some_and(|((at, _), _)| *at == point)
-    }
-}
 
 /// Whose copy it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,15 +51,11 @@ impl Core {
             CopyOrder::Attach { .. } => self.attach(now, id, state, &ranges),
             CopyOrder::Exclude { .. } => {
                 for slice in ranges {
-                    let dropped: Vec<Slice> = self
-                        .held
-                        .ranges
-                        .within(slice)
-                        .map(|(slice, _)| slice)
-                        .collect();
+                    let dropped: Vec<Slice> =
+                        self.copies.within(slice).map(|(slice, _)| slice).collect();
                     for slice in dropped {
                         values.forget(slice);
-                        self.held.ranges.remove(slice);
+                        self.copies.remove(slice);
                     }
                     self.clean(slice);
                     self.raise_floor(slice, token);
@@ -117,7 +69,7 @@ impl Core {
             } => {
                 // Where nothing is, nothing is kept: the copy was dropped, or an
                 // earlier order of it failed.
-                let present = self.held.ranges.get(point) == Some(&state);
+                let present = self.copies.get(point) == Some(&state);
                 if refused.is_empty()
                     && !(present && self.apply(values, id, state, point, key, operation))
                 {
@@ -160,7 +112,7 @@ impl Core {
         owner: ServerId,
         token: AssignmentVersion,
     ) -> Option<AssignmentVersion> {
-        let (called, alive) = self.peers.roll.as_ref()?;
+        let (called, alive) = self.roll.as_ref()?;
         (*called > token && !alive.contains(&owner)).then_some(*called)
     }
 
@@ -174,7 +126,7 @@ impl Core {
         let mut refused = RangeSet::default();
         let mut newest = None;
         for &slice in ranges {
-            for (slice, &floor) in self.held.floor.within(slice) {
+            for (slice, &floor) in self.copy_floor.within(slice) {
                 if floor > token {
                     refused.add(slice);
                     newest = newest.max(Some(floor));
@@ -192,15 +144,14 @@ impl Core {
 
     /// From now on only owners with this token or a newer one are followed.
     pub(crate) fn raise_floor(&mut self, slice: Slice, token: AssignmentVersion) {
-        let mut lower = self.held.floor.gaps(slice);
+        let mut lower = self.copy_floor.gaps(slice);
         let below = self
-            .held
-            .floor
+            .copy_floor
             .within(slice)
             .filter(|&(_, had)| *had < token);
         lower.extend(below.map(|(slice, _)| slice));
         for slice in lower {
-            self.held.floor.insert(slice, token);
+            self.copy_floor.insert(slice, token);
         }
     }
 
@@ -216,12 +167,12 @@ impl Core {
             self.resolve_transit(slice);
             self.clean(slice);
             values.forget(slice);
-            self.held.ranges.insert(slice, state);
+            self.copies.insert(slice, state);
             self.raise_floor(slice, state.token);
         }
         for entry in entries {
             let point = entry.point;
-            if self.held.ranges.get(point) != Some(&state) {
+            if self.copies.get(point) != Some(&state) {
                 continue;
             }
             // What cannot be kept is no copy, which the owner hears.
@@ -236,7 +187,7 @@ impl Core {
 
     fn drop_point(&mut self, values: &mut dyn Values, point: KeyPoint) {
         values.forget(Slice::of_point(point));
-        self.held.ranges.remove(Slice::of_point(point));
+        self.copies.remove(Slice::of_point(point));
         self.table_stale = true;
     }
 
@@ -244,15 +195,10 @@ impl Core {
         let mut missing = Vec::new();
         let mut unsettled = Vec::new();
         for &slice in ranges {
-            missing.extend(self.held.ranges.gaps(slice));
-            let here: Vec<Slice> = self
-                .held
-                .ranges
-                .within(slice)
-                .map(|(slice, _)| slice)
-                .collect();
+            missing.extend(self.copies.gaps(slice));
+            let here: Vec<Slice> = self.copies.within(slice).map(|(slice, _)| slice).collect();
             for slice in here {
-                self.held.ranges.insert(slice, state);
+                self.copies.insert(slice, state);
                 unsettled.extend(self.dirty_within(slice));
             }
             self.raise_floor(slice, state.token);
@@ -276,7 +222,7 @@ impl Core {
         operation: Operation,
     ) -> bool {
         if self.config.replication == Replication::Strong {
-            self.held.soil((point, key.clone()), (state.owner, id));
+            self.dirty.insert((point, key.clone()), (state.owner, id));
         }
         match operation {
             Operation::Put { version, value } => {
@@ -294,11 +240,12 @@ impl Core {
     }
 
     pub(crate) fn hear_settled(&mut self, from: ServerId, id: u64) {
-        self.held.settle(from, id);
+        self.dirty
+            .retain(|_, (owner, order)| *owner != from || *order > id);
     }
 
-    pub(crate) fn dirty_within(&self, slice: Slice) -> Vec<(KeyPoint, Bytes)> {
-        let keys = self.held.dirty.range((slice.start(), Bytes::new())..);
+    fn dirty_within(&self, slice: Slice) -> Vec<(KeyPoint, Bytes)> {
+        let keys = self.dirty.range((slice.start(), Bytes::new())..);
         keys.map(|(key, _)| key.clone())
             .take_while(|(point, _)| *point <= slice.last())
             .collect()
@@ -307,7 +254,7 @@ impl Core {
     /// Forgets which keys of this were unsettled.
     pub(crate) fn clean(&mut self, slice: Slice) {
         for key in self.dirty_within(slice) {
-            self.held.clean(&key);
+            self.dirty.remove(&key);
         }
     }
 
@@ -315,6 +262,58 @@ impl Core {
     /// the last commits.
     pub(crate) fn unsettle_copy(&mut self, slice: Slice) {
         let keys = self.dirty_within(slice);
-        self.following.proposals.unsettle(keys);
+        self.proposals.unsettle(keys);
+    }
+
+    /// Sends copies to somebody who found that nobody has the authority.
+    pub(crate) fn hear_recover(
+        &mut self,
+        now: Duration,
+        values: &mut dyn Values,
+        from: ServerId,
+        claim: u64,
+        ranges: &[Slice],
+    ) {
+        if !in_order(ranges) || self.claims.get(&from).is_none_or(|c| c.id != claim) {
+            // A newer claim of the same server is on its way, or was answered.
+            return;
+        }
+        let mut missing = RangeSet::default();
+        let mut here = Vec::new();
+        for &slice in ranges {
+            for gap in self.copies.gaps(slice) {
+                missing.add(gap);
+            }
+            here.extend(self.copies.within(slice).map(|(slice, _)| slice));
+        }
+        let limit = Limit {
+            bytes: self.config.chunk_bytes,
+            entries: self.config.chunk_entries,
+        };
+        for mut slice in here {
+            loop {
+                let scan = values.scan(slice, limit);
+                let last = scan.last.clamp(slice.start(), slice.last());
+                let part = Slice::spanning(slice.start(), last);
+                self.chunks += 1;
+                let chunk = Chunk {
+                    id: self.chunks,
+                    kind: ChunkKind::Recovered,
+                    ranges: vec![part],
+                    entries: scan.entries,
+                    holders: Vec::new(),
+                    unsettled: self.dirty_within(part),
+                };
+                self.say(now, from, Message::Chunk(chunk));
+                match slice.split_before(KeyPoint(last.0.saturating_add(1))) {
+                    Some((_, rest)) if last < slice.last() => slice = rest,
+                    _ => break,
+                }
+            }
+        }
+        if !missing.is_empty() {
+            let ranges = missing.slices();
+            self.say(now, from, Message::Gone { claim, ranges });
+        }
     }
 }

@@ -1,16 +1,16 @@
 //! The state of one server, and the ways in and out.
 
-use crate::claim::Taking;
+use crate::claim::MyClaim;
 use crate::config::{Config, ConfigError};
-use crate::copies::HeldCopies;
-use crate::effect::Effect;
-use crate::follow::Following;
-use crate::give::Giving;
+use crate::copies::CopyState;
+use crate::effect::{Effect, Ticket};
+use crate::follow::Follower;
+use crate::give::Transit;
 use crate::link::Link;
 use crate::loss::{Extent, Loss, LossReason};
-use crate::message::{Frame, Message};
+use crate::message::{Claim, Frame, Message};
 use crate::ranges::{RangeMap, RangeSet};
-use crate::serve::Waiting;
+use crate::settle::Proposals;
 use crate::table::{Status, Table};
 use crate::values::Values;
 use bytes::Bytes;
@@ -25,8 +25,7 @@ use trefoil_sharder::{
 /// ranges are reported.
 const PROVISIONAL_KEYS_MAX: usize = 100_000;
 
-/// See the first page of this crate. Its parts are the roles that a server has at
-/// once; each stands in the module that plays it.
+/// See the first page of this crate.
 #[derive(Debug)]
 pub struct Core {
     pub(crate) me: ServerId,
@@ -36,44 +35,14 @@ pub struct Core {
     pub(crate) alive: BTreeSet<ServerId>,
     /// This server was among the living once.
     joined: bool,
+    lease_until: Option<Duration>,
+    lease_lapsed: bool,
     pub(crate) replaced: bool,
     pub(crate) draining: bool,
     pub(crate) drained: bool,
-    /// When everything that follows was last worked out.
-    ran_at: Duration,
-    lease: Lease,
-    pub(crate) peers: Peers,
-    /// Where the authority is here, with its token.
-    pub(crate) owned: RangeMap<AssignmentVersion>,
-    /// What is to come here.
-    pub(crate) taking: Taking,
-    /// What others have claimed, and are owed.
-    pub(crate) giving: Giving,
-    /// Copies of others' values.
-    pub(crate) held: HeldCopies,
-    /// Others' copies of what is owned here, and commits on their way to them.
-    pub(crate) following: Following,
-    /// Requests that are tried again later.
-    pub(crate) waiting: Waiting,
-    effects: VecDeque<Effect>,
-    losses: Vec<Loss>,
-    table: Arc<Table>,
-    pub(crate) table_stale: bool,
-}
+    /// The claim of nothing that ends all others, and who has not answered.
+    pub(crate) farewell: Option<(u64, BTreeSet<ServerId>)>,
 
-/// What the coordination has granted, and what was done without.
-#[derive(Debug, Default)]
-struct Lease {
-    until: Option<Duration>,
-    lapsed: bool,
-    /// Committed without one.
-    provisional: BTreeSet<(KeyPoint, Bytes)>,
-    provisional_overflow: bool,
-}
-
-/// The other servers.
-#[derive(Debug, Default)]
-pub(crate) struct Peers {
     pub(crate) links: BTreeMap<ServerId, Link>,
     /// Dead for ever.
     pub(crate) gone: BTreeSet<ServerId>,
@@ -81,11 +50,61 @@ pub(crate) struct Peers {
     pub(crate) heard: BTreeMap<ServerId, AssignmentVersion>,
     /// A newer assignment that somebody goes by.
     learn: Option<(AssignmentVersion, Duration)>,
+
+    /// Where the authority is here, with its token.
+    pub(crate) owned: RangeMap<AssignmentVersion>,
+    /// The parts of `owned` that were claimed, by whom; not served any more.
+    pub(crate) leaving: RangeMap<ServerId>,
+    /// Sent, and not confirmed yet; neither owned nor forgotten.
+    pub(crate) transit: BTreeMap<u64, Transit>,
+    pub(crate) chunks: u64,
+    /// When the next chunk that nobody waits for may be sent.
+    pub(crate) give_at: Duration,
+    /// When everything that follows was last worked out.
+    ran_at: Duration,
+    /// Others' claims, the newest of each.
+    pub(crate) claims: BTreeMap<ServerId, Claim>,
+    pub(crate) urgent: BTreeMap<ServerId, BTreeSet<KeyPoint>>,
+
+    /// Assigned to this server, and not here yet.
+    pub(crate) wanted: RangeSet,
+    pub(crate) claim: Option<MyClaim>,
+    pub(crate) claim_ids: u64,
     /// The newest assignment that anybody has claimed by, and who was alive by
     /// it.
     pub(crate) roll: Option<(AssignmentVersion, BTreeSet<ServerId>)>,
     /// The newest claim for each point, of anybody.
     pub(crate) fence: RangeMap<AssignmentVersion>,
+    /// Who had promised to send what is wanted.
+    pub(crate) promised: RangeMap<ServerId>,
+    /// Who the map before said was the owner of what is wanted.
+    pub(crate) former: RangeMap<ServerId>,
+
+    /// Copies of others' values.
+    pub(crate) copies: RangeMap<CopyState>,
+    /// Orders with a lower token are refused.
+    pub(crate) copy_floor: RangeMap<AssignmentVersion>,
+    /// Keys of copies changed by orders not declared settled: by whom, which.
+    pub(crate) dirty: BTreeMap<(KeyPoint, Bytes), (ServerId, u64)>,
+
+    /// Who has, or may have, copies of what is owned here.
+    pub(crate) followers: BTreeMap<ServerId, Follower>,
+    pub(crate) follow_stale: bool,
+    /// Committed, and not sent to the copies yet.
+    pub(crate) touched: BTreeSet<(KeyPoint, Bytes)>,
+    pub(crate) proposals: Proposals,
+    /// Copies are to be told what is settled.
+    pub(crate) settled_stale: bool,
+    provisional: BTreeSet<(KeyPoint, Bytes)>,
+    provisional_overflow: bool,
+
+    pub(crate) parked: BTreeMap<KeyPoint, Vec<Ticket>>,
+    /// Wait for this server to learn of an assignment.
+    pub(crate) parked_for: Vec<(Option<AssignmentVersion>, Ticket)>,
+    effects: VecDeque<Effect>,
+    losses: Vec<Loss>,
+    table: Arc<Table>,
+    pub(crate) table_stale: bool,
 }
 
 impl Core {
@@ -99,18 +118,43 @@ impl Core {
             map: KnownAssignment::none(),
             alive: BTreeSet::new(),
             joined: false,
+            lease_until: None,
+            lease_lapsed: false,
             replaced: false,
             draining: false,
             drained: false,
-            ran_at: Duration::ZERO,
-            lease: Lease::default(),
-            peers: Peers::default(),
+            farewell: None,
+            links: BTreeMap::new(),
+            gone: BTreeSet::new(),
+            heard: BTreeMap::new(),
+            learn: None,
             owned: RangeMap::default(),
-            taking: Taking::default(),
-            giving: Giving::default(),
-            held: HeldCopies::default(),
-            following: Following::default(),
-            waiting: Waiting::default(),
+            leaving: RangeMap::default(),
+            transit: BTreeMap::new(),
+            chunks: 0,
+            give_at: Duration::ZERO,
+            ran_at: Duration::ZERO,
+            claims: BTreeMap::new(),
+            urgent: BTreeMap::new(),
+            wanted: RangeSet::default(),
+            claim: None,
+            claim_ids: 0,
+            roll: None,
+            fence: RangeMap::default(),
+            promised: RangeMap::default(),
+            former: RangeMap::default(),
+            copies: RangeMap::default(),
+            copy_floor: RangeMap::default(),
+            dirty: BTreeMap::new(),
+            followers: BTreeMap::new(),
+            follow_stale: false,
+            touched: BTreeSet::new(),
+            proposals: Proposals::default(),
+            settled_stale: false,
+            provisional: BTreeSet::new(),
+            provisional_overflow: false,
+            parked: BTreeMap::new(),
+            parked_for: Vec::new(),
             effects: VecDeque::new(),
             losses: Vec::new(),
             table: Arc::new(Table::nothing()),
@@ -146,18 +190,18 @@ impl Core {
     /// What is owned here and served, ascending.
     pub fn owned(&self) -> Vec<Slice> {
         let mut owned = RangeSet::of(self.owned.slices());
-        owned.remove_all(self.giving.leaving.iter().map(|(slice, _)| slice));
+        owned.remove_all(self.leaving.iter().map(|(slice, _)| slice));
         owned.slices()
     }
 
     /// What is assigned to this server and has not arrived, ascending.
     pub fn wanted(&self) -> Vec<Slice> {
-        self.taking.wanted.slices()
+        self.wanted.slices()
     }
 
     /// The ranges of which this server has copies, ascending.
     pub fn copies(&self) -> Vec<Slice> {
-        self.held.ranges.slices()
+        self.copies.slices()
     }
 
     /// Hears of an assignment, and of who is alive. Servers that the assignment
@@ -194,13 +238,12 @@ impl Core {
         let known: BTreeSet<ServerId> = self
             .alive
             .iter()
-            .chain(self.peers.links.keys())
+            .chain(self.links.keys())
             .copied()
             .collect();
         self.alive = living;
         for server in known {
             let newer = self
-                .peers
                 .heard
                 .get(&server)
                 .is_some_and(|&heard| heard > version);
@@ -212,15 +255,11 @@ impl Core {
             self.redirect_claims();
             self.try_refused_again();
             self.claim_anew(now, before.as_ref());
-            self.following.stale = true;
+            self.follow_stale = true;
             self.table_stale = true;
         }
-        if self
-            .peers
-            .learn
-            .is_some_and(|(wanted, _)| wanted <= version)
-        {
-            self.peers.learn = None;
+        if self.learn.is_some_and(|(wanted, _)| wanted <= version) {
+            self.learn = None;
         }
         self.wake_informed(version);
         self.wake_unwanted();
@@ -232,8 +271,8 @@ impl Core {
     /// The coordination has renewed this server's lease until then on its own
     /// clock: already shortened by what clocks may drift.
     pub fn lease(&mut self, now: Duration, values: &mut dyn Values, until: Duration) {
-        if self.lease.until.is_none_or(|had| had < until) {
-            self.lease.until = Some(until);
+        if self.lease_until.is_none_or(|had| had < until) {
+            self.lease_until = Some(until);
             self.table_stale = true;
         }
         self.look_at_lease(now);
@@ -249,20 +288,19 @@ impl Core {
         from: ServerId,
         frame: Frame,
     ) {
-        if self.replaced || from == self.me || self.peers.gone.contains(&from) {
+        if self.replaced || from == self.me || self.gone.contains(&from) {
             return;
         }
         let every = self.config.resend_after;
-        self.peers
-            .links
+        self.links
             .entry(from)
             .or_default()
             .receive(now, every, frame);
-        while let Some(message) = self.peers.links.get_mut(&from).and_then(Link::next) {
+        while let Some(message) = self.links.get_mut(&from).and_then(Link::next) {
             self.hear(now, values, from, message);
         }
         self.run(now, values);
-        if let Some(link) = self.peers.links.get_mut(&from) {
+        if let Some(link) = self.links.get_mut(&from) {
             let again = link.go_on();
             for frame in again.into_iter().chain(link.confirm(now)) {
                 self.effects.push_back(Effect::Send { to: from, frame });
@@ -274,7 +312,7 @@ impl Core {
     /// are confirmed. For each server about [`Config::window_bytes`] at most, but
     /// for commits under way and what somebody waits for.
     pub fn unconfirmed_bytes(&self) -> usize {
-        self.peers.links.values().map(Link::unconfirmed_bytes).sum()
+        self.links.values().map(Link::unconfirmed_bytes).sum()
     }
 
     fn hear(&mut self, now: Duration, values: &mut dyn Values, from: ServerId, message: Message) {
@@ -283,7 +321,9 @@ impl Core {
             Message::ClaimAnswer(answer) => self.hear_answer(now, values, from, answer),
             Message::Gone { claim, ranges } => self.hear_gone(now, values, from, claim, &ranges),
             Message::Pull { claim, points } => self.hear_pull(from, claim, points),
-            Message::Recover { claim, ranges } => self.hear_recover(from, claim, &ranges),
+            Message::Recover { claim, ranges } => {
+                self.hear_recover(now, values, from, claim, &ranges);
+            }
             Message::Chunk(chunk) => self.hear_chunk(now, values, from, chunk),
             Message::Taken { chunk } => self.hear_taken(now, values, from, chunk),
             Message::NotTaken { chunk } => self.hear_not_taken(from, chunk),
@@ -313,16 +353,16 @@ impl Core {
         }
         self.look_at_lease(now);
         let every = self.config.resend_after;
-        for (&to, link) in &mut self.peers.links {
+        for (&to, link) in &mut self.links {
             let again = link.resend(now, every);
             for frame in again.into_iter().chain(link.confirm(now)) {
                 self.effects.push_back(Effect::Send { to, frame });
             }
         }
-        if let Some((version, at)) = self.peers.learn
+        if let Some((version, at)) = self.learn
             && now >= at
         {
-            self.peers.learn = Some((version, now + every));
+            self.learn = Some((version, now + every));
             self.effects.push_back(Effect::Learn(version));
         }
         self.run(now, values);
@@ -330,18 +370,17 @@ impl Core {
 
     /// When `tick` has something to do.
     pub fn next_tick(&self) -> Option<Duration> {
-        let lapse = self.lease.until.filter(|_| !self.lease.lapsed);
+        let lapse = self.lease_until.filter(|_| !self.lease_lapsed);
         // What the rate held back. The window opens with what arrives.
-        let held_back = !self.giving.leaving.is_empty() && self.giving.give_at > self.ran_at;
-        let give = held_back.then_some(self.giving.give_at);
-        self.peers
-            .links
+        let held_back = !self.leaving.is_empty() && self.give_at > self.ran_at;
+        let give = held_back.then_some(self.give_at);
+        self.links
             .values()
             .filter_map(Link::next_tick)
             .chain(lapse)
             .chain(give)
-            .chain(self.following.followers.values().filter_map(|f| f.retry_at))
-            .chain(self.peers.learn.map(|(_, at)| at))
+            .chain(self.followers.values().filter_map(|f| f.retry_at))
+            .chain(self.learn.map(|(_, at)| at))
             .min()
     }
 
@@ -362,40 +401,40 @@ impl Core {
     /// Whether it serves without a lease, or may serve with the one it has.
     pub(crate) fn may_serve(&self, now: Duration) -> bool {
         !self.config.needs_lease()
-            || self.lease.until.is_some_and(|until| now < until)
+            || self.lease_until.is_some_and(|until| now < until)
             || crate::mutants::is(crate::mutants::Mutant::LeaseIgnored)
     }
 
     /// A commit of an owned key that the table wants to be told of.
     pub fn touched(&mut self, now: Duration, values: &mut dyn Values, point: KeyPoint, key: Bytes) {
         self.look_at_lease(now);
-        if self.lease.lapsed && self.owned.has(point) {
-            if self.lease.provisional.len() < PROVISIONAL_KEYS_MAX {
-                self.lease.provisional.insert((point, key.clone()));
+        if self.lease_lapsed && self.owned.has(point) {
+            if self.provisional.len() < PROVISIONAL_KEYS_MAX {
+                self.provisional.insert((point, key.clone()));
             } else {
-                self.lease.provisional_overflow = true;
+                self.provisional_overflow = true;
             }
         }
-        if self.following.followers.values().any(|f| f.held.has(point)) {
-            self.following.touched.insert((point, key));
+        if self.followers.values().any(|f| f.held.has(point)) {
+            self.touched.insert((point, key));
         }
         self.run(now, values);
     }
 
     /// Whether it had a lease, and has none any more.
     pub(crate) fn lease_lapsed(&self, now: Duration) -> bool {
-        self.lease.until.is_some_and(|until| now >= until)
+        self.lease_until.is_some_and(|until| now >= until)
     }
 
     fn look_at_lease(&mut self, now: Duration) {
         let lapsed = self.lease_lapsed(now);
-        if lapsed != self.lease.lapsed {
-            self.lease.lapsed = lapsed;
+        if lapsed != self.lease_lapsed {
+            self.lease_lapsed = lapsed;
             self.table_stale = true;
             if !lapsed {
                 // Still a member: nobody has taken over.
-                self.lease.provisional.clear();
-                self.lease.provisional_overflow = false;
+                self.provisional.clear();
+                self.provisional_overflow = false;
             }
         }
     }
@@ -410,7 +449,6 @@ impl Core {
         self.follow(now, values);
         self.settle(now, values);
         self.give(now, values);
-        self.recover(now, values);
         self.publish(values);
         self.flush_losses();
         self.look_whether_drained(now);
@@ -424,14 +462,14 @@ impl Core {
         let strong = self.config.replication == crate::Replication::Strong;
         let mut ranges: RangeMap<Status> = RangeMap::default();
         if self.config.replication == crate::Replication::Eventual {
-            for (slice, _) in self.held.ranges.iter() {
+            for (slice, _) in self.copies.iter() {
                 ranges.insert(slice, Status::Copy);
             }
         }
         for (slice, &token) in self.owned.iter() {
             let status = |note| Status::Owned {
                 token,
-                note: note || self.lease.lapsed,
+                note: note || self.lease_lapsed,
                 propose: strong,
             };
             ranges.insert(slice, status(false));
@@ -447,20 +485,20 @@ impl Core {
                     ranges.insert(part, status(true));
                 }
             }
-            for follower in self.following.followers.values() {
+            for follower in self.followers.values() {
                 for held in follower.held.common(slice) {
                     ranges.insert(held, status(true));
                 }
             }
         }
-        ranges.remove_all(self.giving.leaving.iter().map(|(slice, _)| slice));
-        for point in self.following.proposals.unsettled_points() {
+        ranges.remove_all(self.leaving.iter().map(|(slice, _)| slice));
+        for point in self.proposals.unsettled_points() {
             ranges.remove(Slice::of_point(point));
         }
         let until = self
             .config
             .needs_lease()
-            .then_some(self.lease.until.unwrap_or_default());
+            .then_some(self.lease_until.unwrap_or_default());
         let ranges = ranges.iter().map(|(slice, &status)| (slice, status));
         let table = Table::new(ranges.collect(), until, self.map.version());
         if *self.table != table {
@@ -480,7 +518,7 @@ impl Core {
     /// The others take this server for dead.
     fn retire(&mut self, values: &mut dyn Values) {
         self.replaced = true;
-        if self.lease.provisional_overflow {
+        if self.provisional_overflow {
             let ranges = self.owned.slices();
             self.lose(
                 LossReason::Replaced,
@@ -488,24 +526,26 @@ impl Core {
                 ranges,
                 Vec::new(),
             );
-        } else if !self.lease.provisional.is_empty() {
-            let keys = std::mem::take(&mut self.lease.provisional)
-                .into_iter()
-                .collect();
+        } else if !self.provisional.is_empty() {
+            let keys = std::mem::take(&mut self.provisional).into_iter().collect();
             self.lose(LossReason::Replaced, Extent::LastCommits, Vec::new(), keys);
         }
         self.flush_losses();
         let gave = self.owned.slices();
         self.owned = RangeMap::default();
-        self.giving.leaving = RangeMap::default();
-        self.held.ranges = RangeMap::default();
-        self.taking.wanted = RangeSet::default();
-        self.giving.transit.clear();
+        self.leaving = RangeMap::default();
+        self.copies = RangeMap::default();
+        self.wanted = RangeSet::default();
+        self.transit.clear();
         self.table = Arc::new(Table::nothing());
         values.publish(Arc::clone(&self.table));
         self.give_up_proposals();
-        let waiting = self.waiting.take_all();
-        self.effects.extend(waiting.into_iter().map(Effect::Wake));
+        for (_, tickets) in std::mem::take(&mut self.parked) {
+            self.effects.extend(tickets.into_iter().map(Effect::Wake));
+        }
+        for (_, ticket) in std::mem::take(&mut self.parked_for) {
+            self.effects.push_back(Effect::Wake(ticket));
+        }
         if !gave.is_empty() {
             self.effects.push_back(Effect::Gave(gave));
         }
@@ -514,29 +554,29 @@ impl Core {
 
     /// A server is dead for ever.
     fn bury(&mut self, now: Duration, server: ServerId, values: &mut dyn Values) {
-        self.peers.gone.insert(server);
-        self.peers.links.remove(&server);
-        self.peers.heard.remove(&server);
+        self.gone.insert(server);
+        self.links.remove(&server);
+        self.heard.remove(&server);
         self.forget_claimant(now, server, values);
         self.forget_source(server);
         self.forget_follower(server);
-        if let Some((_, awaited)) = &mut self.taking.farewell {
+        if let Some((_, awaited)) = &mut self.farewell {
             awaited.remove(&server);
         }
     }
 
     /// Whether more may be sent to this server that can wait.
     pub(crate) fn is_open(&self, server: ServerId) -> bool {
-        let link = self.peers.links.get(&server);
+        let link = self.links.get(&server);
         link.is_none_or(|link| link.is_open(self.config.window_bytes))
     }
 
     /// Says something to somebody who is not known to be dead.
     pub(crate) fn say(&mut self, now: Duration, to: ServerId, message: Message) {
-        if self.peers.gone.contains(&to) {
+        if self.gone.contains(&to) {
             return;
         }
-        let link = self.peers.links.entry(to).or_default();
+        let link = self.links.entry(to).or_default();
         let frame = link.send(now, self.config.resend_after, message);
         self.effects.push_back(Effect::Send { to, frame });
     }
@@ -548,14 +588,11 @@ impl Core {
     /// Somebody goes by an assignment that may be newer.
     pub(crate) fn hear_version(&mut self, now: Duration, version: AssignmentVersion) {
         if self.map.version() >= Some(version)
-            || self
-                .peers
-                .learn
-                .is_some_and(|(wanted, _)| wanted >= version)
+            || self.learn.is_some_and(|(wanted, _)| wanted >= version)
         {
             return;
         }
-        self.peers.learn = Some((version, now + self.config.resend_after));
+        self.learn = Some((version, now + self.config.resend_after));
         self.effects.push_back(Effect::Learn(version));
     }
 
@@ -563,7 +600,7 @@ impl Core {
     pub(crate) fn newest_heard(&self) -> Option<AssignmentVersion> {
         self.map
             .version()
-            .max(self.peers.learn.map(|(version, _)| version))
+            .max(self.learn.map(|(version, _)| version))
     }
 
     /// Notes a loss; those of one kind are reported together.

@@ -14,10 +14,10 @@ impl Core {
             return false;
         };
         self.owned.is_empty()
-            && self.giving.transit.is_empty()
-            && self.taking.wanted.is_empty()
+            && self.transit.is_empty()
+            && self.wanted.is_empty()
             // Also those of dead owners: they may be all that is left.
-            && self.held.ranges.is_empty()
+            && self.copies.is_empty()
             && !map
                 .slices()
                 .iter()
@@ -32,15 +32,15 @@ impl Core {
             return;
         }
         if !self.is_empty() {
-            self.taking.farewell = None;
+            self.farewell = None;
             return;
         }
-        if self.taking.farewell.is_none()
+        if self.farewell.is_none()
             && let Some(version) = self.map.version()
         {
-            self.taking.claim_ids += 1;
+            self.claim_ids += 1;
             let claim = Claim {
-                id: self.taking.claim_ids,
+                id: self.claim_ids,
                 version,
                 ranges: Vec::new(),
                 alive: self.alive.iter().copied().chain([self.me]).collect(),
@@ -48,14 +48,13 @@ impl Core {
             for to in self.alive.clone() {
                 self.say(now, to, Message::Claim(claim.clone()));
             }
-            self.taking.farewell = Some((self.taking.claim_ids, self.alive.clone()));
+            self.farewell = Some((self.claim_ids, self.alive.clone()));
         }
         let answered = self
-            .taking
             .farewell
             .as_ref()
             .is_some_and(|(_, awaited)| awaited.is_empty());
-        if answered && self.peers.links.values().all(Link::is_settled) {
+        if answered && self.links.values().all(Link::is_settled) {
             self.drained = true;
             self.tell(Effect::Drained);
         }

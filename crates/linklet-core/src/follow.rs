@@ -13,7 +13,6 @@ use crate::effect::Effect;
 use crate::message::{CopyOrder, Message, Operation};
 use crate::mutants::{self, Mutant};
 use crate::ranges::RangeSet;
-use crate::settle::Proposals;
 use crate::values::{Limit, Values};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -23,21 +22,6 @@ use trefoil_sharder::{AssignmentVersion, KeyPoint, ServerId, Slice};
 /// What could not be stored is sent again after so many times the time after
 /// which messages are.
 const RETRY_AFTER: u32 = 4;
-
-/// Others' copies of what is owned here.
-#[derive(Debug, Default)]
-pub(crate) struct Following {
-    /// Who has, or may have, copies of what is owned here.
-    pub(crate) followers: BTreeMap<ServerId, Follower>,
-    /// They may not be what they should be.
-    pub(crate) stale: bool,
-    /// Committed, and not sent to the copies yet.
-    pub(crate) touched: BTreeSet<(KeyPoint, Bytes)>,
-    /// Commits that wait for copies.
-    pub(crate) proposals: Proposals,
-    /// Copies are to be told what is settled.
-    pub(crate) settled_stale: bool,
-}
 
 /// A server with copies.
 #[derive(Debug, Default)]
@@ -156,13 +140,13 @@ impl Follower {
 impl Core {
     /// A server has, or may have, copies of this.
     pub(crate) fn adopt_holder(&mut self, server: ServerId, slice: Slice) {
-        if server == self.me || self.peers.gone.contains(&server) {
+        if server == self.me || self.gone.contains(&server) {
             return;
         }
-        let follower = self.following.followers.entry(server).or_default();
+        let follower = self.followers.entry(server).or_default();
         follower.held.add(slice);
         follower.attach.add(slice);
-        self.following.stale = true;
+        self.follow_stale = true;
         self.table_stale = true;
     }
 
@@ -172,9 +156,9 @@ impl Core {
     }
 
     pub(crate) fn forget_follower(&mut self, server: ServerId) {
-        if self.following.followers.remove(&server).is_some() {
-            self.following.proposals.forget_server(server);
-            self.following.stale = true;
+        if self.followers.remove(&server).is_some() {
+            self.proposals.forget_server(server);
+            self.follow_stale = true;
             self.table_stale = true;
         }
     }
@@ -188,7 +172,7 @@ impl Core {
         order: CopyOrder,
         note: Order,
     ) {
-        let follower = self.following.followers.entry(server).or_default();
+        let follower = self.followers.entry(server).or_default();
         follower.last += 1;
         let id = follower.last;
         if let Order::Apply {
@@ -202,7 +186,7 @@ impl Core {
         }
         if matches!(note, Order::Apply { .. }) {
             follower.last_apply = id;
-            self.following.settled_stale |= self.config.replication == Replication::Strong;
+            self.settled_stale |= self.config.replication == Replication::Strong;
         }
         follower.orders.push_back((id, note));
         self.say(now, server, Message::Copy { id, token, order });
@@ -226,7 +210,7 @@ impl Core {
                 let set = desired.entry(server).or_default();
                 for (slice, _) in self.owned.within(assigned.slice) {
                     set.add(slice);
-                    for (leaving, _) in self.giving.leaving.within(slice) {
+                    for (leaving, _) in self.leaving.within(slice) {
                         set.remove(leaving);
                     }
                 }
@@ -242,18 +226,17 @@ impl Core {
         }
         self.flush_touched(now, values);
         let mut again: BTreeSet<ServerId> = BTreeSet::new();
-        for (&server, follower) in &mut self.following.followers {
+        for (&server, follower) in &mut self.followers {
             if follower.retry_at.is_some_and(|at| now >= at) {
                 follower.retry_at = Some(now + RETRY_AFTER * self.config.resend_after);
                 again.insert(server);
             }
         }
-        self.following.stale |= !again.is_empty();
-        if !std::mem::take(&mut self.following.stale) {
+        self.follow_stale |= !again.is_empty();
+        if !std::mem::take(&mut self.follow_stale) {
             return;
         }
         let attach: Vec<ServerId> = self
-            .following
             .followers
             .iter()
             .filter(|(_, follower)| !follower.attach.is_empty())
@@ -282,7 +265,7 @@ impl Core {
     }
 
     pub(crate) fn attach_server(&mut self, now: Duration, server: ServerId) {
-        let Some(follower) = self.following.followers.get_mut(&server) else {
+        let Some(follower) = self.followers.get_mut(&server) else {
             return;
         };
         let ranges = std::mem::take(&mut follower.attach);
@@ -309,7 +292,7 @@ impl Core {
         if mutants::is(Mutant::PendingNotCopied) {
             return;
         }
-        for (number, point, key, operation) in self.following.proposals.within(slice) {
+        for (number, point, key, operation) in self.proposals.within(slice) {
             self.apply_at(now, server, number, point, &key, &operation, token);
         }
     }
@@ -326,7 +309,7 @@ impl Core {
     ) {
         let mut missing = Vec::new();
         for (slice, ()) in desired.iter() {
-            match self.following.followers.get(&server) {
+            match self.followers.get(&server) {
                 Some(follower) => {
                     let mut skipped = follower.refused.clone();
                     if !again {
@@ -346,7 +329,7 @@ impl Core {
             for slice in ranges {
                 if !self.fill_slice(now, values, server, slice, token) {
                     // The rest once the window is open again.
-                    self.following.stale = true;
+                    self.follow_stale = true;
                     return;
                 }
             }
@@ -356,7 +339,7 @@ impl Core {
     /// Tells a server again of commits that it could not store, where it has a
     /// copy: the oldest first, as far as the window allows.
     fn tell_failed(&mut self, now: Duration, server: ServerId) {
-        let Some(follower) = self.following.followers.get(&server) else {
+        let Some(follower) = self.followers.get(&server) else {
             return;
         };
         let parts = follower
@@ -366,15 +349,7 @@ impl Core {
             .filter(|part| follower.excluding.gaps(*part) == [*part]);
         // Behind all others where nothing is under way any more.
         let mut parts: Vec<(u64, Slice)> = parts
-            .map(|part| {
-                (
-                    self.following
-                        .proposals
-                        .first_within(part)
-                        .unwrap_or(u64::MAX),
-                    part,
-                )
-            })
+            .map(|part| (self.proposals.first_within(part).unwrap_or(u64::MAX), part))
             .collect();
         parts.sort_unstable_by_key(|&(first, part)| (first, part.start()));
         for (_, part) in parts {
@@ -382,7 +357,7 @@ impl Core {
                 // The rest when it is time again.
                 return;
             }
-            if let Some(follower) = self.following.followers.get_mut(&server) {
+            if let Some(follower) = self.followers.get_mut(&server) {
                 follower.failed.remove(part);
                 follower.synced.add(part);
             }
@@ -430,7 +405,7 @@ impl Core {
         let scan = values.scan(slice, limit);
         let last = scan.last.clamp(slice.start(), slice.last());
         let part = Slice::spanning(slice.start(), last);
-        let follower = self.following.followers.entry(server).or_default();
+        let follower = self.followers.entry(server).or_default();
         follower.held.add(part);
         follower.failed.remove(part);
         if follower.failed.is_empty() {
@@ -463,7 +438,7 @@ impl Core {
             return;
         }
         let held = |server: &ServerId| {
-            let follower = self.following.followers.get(server);
+            let follower = self.followers.get(server);
             follower.is_some_and(|follower| follower.held.has(point))
         };
         let missing: Vec<ServerId> = servers[1..]
@@ -483,7 +458,7 @@ impl Core {
             return;
         };
         let mut orders: Vec<(ServerId, RangeSet)> = Vec::new();
-        for (&server, follower) in &self.following.followers {
+        for (&server, follower) in &self.followers {
             let mut extra = RangeSet::default();
             for assigned in map.slices() {
                 if assigned.servers.first() != Some(&self.me) {
@@ -502,7 +477,7 @@ impl Core {
             if !mutants::is(Mutant::ExcludedEarly) {
                 for (other, ranges) in desired.iter().filter(|(other, _)| **other != server) {
                     for (slice, ()) in ranges.iter() {
-                        match self.following.followers.get(other) {
+                        match self.followers.get(other) {
                             Some(other) => other
                                 .incomplete(slice)
                                 .into_iter()
@@ -519,13 +494,13 @@ impl Core {
         for (server, extra) in orders {
             for (token, ranges) in self.by_token(&extra) {
                 let set = RangeSet::of(ranges.iter().copied());
-                if let Some(follower) = self.following.followers.get_mut(&server) {
+                if let Some(follower) = self.followers.get_mut(&server) {
                     for &slice in &ranges {
                         follower.excluding.add(slice);
                     }
                 }
                 // From now on nobody counts on what it has confirmed.
-                self.following.proposals.dropped(server, &set);
+                self.proposals.dropped(server, &set);
                 let order = CopyOrder::Exclude { ranges };
                 self.order(now, server, token, order, Order::Exclude(set));
             }
@@ -533,14 +508,14 @@ impl Core {
     }
 
     fn leaving_set(&self) -> impl Iterator<Item = (Slice, &())> {
-        self.giving.leaving.iter().map(|(slice, _)| (slice, &()))
+        self.leaving.iter().map(|(slice, _)| (slice, &()))
     }
 
     /// Eventual: tells the copies of what was committed, newest values only, as
     /// far as the window allows.
     fn flush_touched(&mut self, now: Duration, values: &mut dyn Values) {
-        for (point, key) in std::mem::take(&mut self.following.touched) {
-            let mut rest = self.following.followers.values_mut();
+        for (point, key) in std::mem::take(&mut self.touched) {
+            let mut rest = self.followers.values_mut();
             // A copy that is being dropped hears nothing more; if it is to be there
             // again, it is filled with what is the newest then.
             let follows = |f: &&mut Follower| f.held.has(point) && !f.excluding.has(point);
@@ -548,14 +523,10 @@ impl Core {
                 follower.untold.insert((point, key.clone()));
             }
         }
-        let untold = self
-            .following
-            .followers
-            .iter()
-            .filter(|(_, f)| !f.untold.is_empty());
+        let untold = self.followers.iter().filter(|(_, f)| !f.untold.is_empty());
         for server in untold.map(|(&server, _)| server).collect::<Vec<_>>() {
             while self.is_open(server) {
-                let follower = self.following.followers.get_mut(&server);
+                let follower = self.followers.get_mut(&server);
                 let Some((point, key)) = follower.and_then(|f| f.untold.pop_first()) else {
                     break;
                 };
@@ -573,7 +544,7 @@ impl Core {
         key: Bytes,
     ) {
         let follows = |f: &Follower| f.held.has(point) && !f.excluding.has(point);
-        if !self.following.followers.get(&server).is_some_and(follows) {
+        if !self.followers.get(&server).is_some_and(follows) {
             return;
         }
         let Some(&token) = self.owned.get(point) else {
@@ -605,7 +576,7 @@ impl Core {
             None => {
                 // It cannot be marshalled: better no copy than an old one.
                 let slice = Slice::of_point(point);
-                if let Some(follower) = self.following.followers.get_mut(&server) {
+                if let Some(follower) = self.followers.get_mut(&server) {
                     follower.excluding.add(slice);
                 }
                 let order = CopyOrder::Exclude {
@@ -618,7 +589,7 @@ impl Core {
     }
 
     pub(crate) fn hear_done(&mut self, from: ServerId, id: u64) {
-        let Some(follower) = self.following.followers.get_mut(&from) else {
+        let Some(follower) = self.followers.get_mut(&from) else {
             return;
         };
         let mut dropped = Vec::new();
@@ -628,7 +599,7 @@ impl Core {
                     for (slice, ()) in ranges.iter() {
                         follower.synced.add(slice);
                     }
-                    self.following.stale = true;
+                    self.follow_stale = true;
                 }
                 Order::Exclude(ranges) => {
                     for (slice, ()) in ranges.iter() {
@@ -640,7 +611,7 @@ impl Core {
                         follower.synced.remove(slice);
                         follower.excluding.remove(slice);
                     }
-                    self.following.stale = true;
+                    self.follow_stale = true;
                     self.table_stale = true;
                 }
                 Order::Apply {
@@ -649,7 +620,7 @@ impl Core {
                     ..
                 } => {
                     let kept = follower.keeps(point);
-                    self.following.proposals.confirm(number, from, kept);
+                    self.proposals.confirm(number, from, kept);
                 }
                 Order::Attach(_) | Order::Apply { .. } => {}
             }
@@ -662,8 +633,8 @@ impl Core {
     /// for it.
     fn confirm_within(&mut self, server: ServerId, ranges: &[Slice]) {
         for &slice in ranges {
-            for (number, ..) in self.following.proposals.within(slice) {
-                self.following.proposals.confirm(number, server, false);
+            for (number, ..) in self.proposals.within(slice) {
+                self.proposals.confirm(number, server, false);
             }
         }
     }
@@ -680,7 +651,7 @@ impl Core {
         kept: bool,
     ) {
         let retry_at = now + RETRY_AFTER * self.config.resend_after;
-        let Some(follower) = self.following.followers.get_mut(&from) else {
+        let Some(follower) = self.followers.get_mut(&from) else {
             return;
         };
         let Some(at) = follower.orders.iter().position(|(order, _)| *order == id) else {
@@ -713,7 +684,7 @@ impl Core {
             // It confirms nothing.
             follower.orders.remove(at);
         }
-        self.following.stale = true;
+        self.follow_stale = true;
         self.table_stale = true;
         self.hear_done(from, id);
         if !failed.is_empty() {
@@ -729,7 +700,7 @@ impl Core {
     fn release_failed(&mut self, now: Duration, desired: &BTreeMap<ServerId, RangeSet>) {
         let mut released = Vec::new();
         let mut exclude = Vec::new();
-        for (&server, follower) in &mut self.following.followers {
+        for (&server, follower) in &mut self.followers {
             for slice in follower.failed.slices() {
                 let parts = match desired.get(&server) {
                     Some(desired) => desired.gaps(slice),
@@ -742,7 +713,7 @@ impl Core {
                     }
                     // What is about to be given away waits for this commit, so
                     // that the copy cannot be dropped with the others.
-                    for (leaving, _) in self.giving.leaving.within(part) {
+                    for (leaving, _) in self.leaving.within(part) {
                         exclude.extend(
                             follower
                                 .held
@@ -762,12 +733,12 @@ impl Core {
         }
         for (server, part) in exclude {
             for (token, ranges) in self.by_token(&RangeSet::of([part])) {
-                if let Some(follower) = self.following.followers.get_mut(&server) {
+                if let Some(follower) = self.followers.get_mut(&server) {
                     ranges.iter().for_each(|&part| follower.excluding.add(part));
                 }
                 let set = RangeSet::of(ranges.iter().copied());
                 // From now on nobody counts on what it has confirmed.
-                self.following.proposals.dropped(server, &set);
+                self.proposals.dropped(server, &set);
                 let order = CopyOrder::Exclude { ranges };
                 self.order(now, server, token, order, Order::Exclude(set));
             }
@@ -786,7 +757,7 @@ impl Core {
         ranges: &[Slice],
     ) {
         self.hear_version(now, newest);
-        let Some(follower) = self.following.followers.get_mut(&from) else {
+        let Some(follower) = self.followers.get_mut(&from) else {
             return;
         };
         let at = follower.orders.iter().position(|(order, _)| *order == id);
@@ -823,7 +794,7 @@ impl Core {
 
     /// By a newer map, what was refused may be right.
     pub(crate) fn try_refused_again(&mut self) {
-        for follower in self.following.followers.values_mut() {
+        for follower in self.followers.values_mut() {
             follower.refused = RangeSet::default();
         }
     }
@@ -837,7 +808,7 @@ impl Core {
         missing: &[Slice],
         unsettled: Vec<(KeyPoint, Bytes)>,
     ) {
-        let Some(follower) = self.following.followers.get_mut(&from) else {
+        let Some(follower) = self.followers.get_mut(&from) else {
             return;
         };
         let order = follower.orders.iter().find(|(order, _)| *order == id);
@@ -853,11 +824,11 @@ impl Core {
                 }
             }
         }
-        self.following.stale = true;
+        self.follow_stale = true;
         // The owner's value is the one that counts, whatever the former owner
         // was about to commit.
         for (point, key) in unsettled {
-            let held = self.following.followers.get(&from);
+            let held = self.followers.get(&from);
             if !held.is_some_and(|follower| follower.held.has(point)) {
                 continue;
             }
@@ -878,13 +849,7 @@ impl Core {
             return;
         };
         // Commits under way were told after the attachment, and decide.
-        if !self
-            .following
-            .proposals
-            .apart(Slice::of_point(point))
-            .1
-            .is_empty()
-        {
+        if !self.proposals.apart(Slice::of_point(point)).1.is_empty() {
             return;
         }
         let operation = match values.get(point, &key).and_then(|entry| {
@@ -913,7 +878,7 @@ impl Core {
     /// that: for tests. A commit that began before it is to have one again does not
     /// wait for it.
     pub fn is_dropping(&self, server: ServerId, point: KeyPoint) -> bool {
-        let follower = self.following.followers.get(&server);
+        let follower = self.followers.get(&server);
         follower.is_some_and(|follower| follower.excluding.has(point))
     }
 
@@ -922,7 +887,7 @@ impl Core {
     pub fn synced(&self) -> BTreeSet<ServerId> {
         let desired = self.desired();
         let complete = |server: &ServerId, ranges: &RangeSet| {
-            let follower = self.following.followers.get(server);
+            let follower = self.followers.get(server);
             follower.is_some_and(|f| {
                 ranges
                     .iter()

@@ -14,30 +14,10 @@ use crate::effect::Effect;
 use crate::message::{Chunk, ChunkKind, Claim, ClaimAnswer, Message};
 use crate::mutants::{self, Mutant};
 use crate::ranges::{RangeMap, RangeSet, common, in_order, joined, overlapping};
-use crate::recover::Recovery;
 use crate::values::{Limit, Values};
 use bytes::Bytes;
-use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use trefoil_sharder::{AssignmentVersion, KeyPoint, ServerId, Slice};
-
-/// What others have claimed, and are owed.
-#[derive(Debug, Default)]
-pub(crate) struct Giving {
-    /// The parts of what is owned that were claimed, by whom; not served any more.
-    pub(crate) leaving: RangeMap<ServerId>,
-    /// Sent, and not confirmed yet; neither owned nor forgotten.
-    pub(crate) transit: BTreeMap<u64, Transit>,
-    pub(crate) chunks: u64,
-    /// When the next chunk that nobody waits for may be sent.
-    pub(crate) give_at: Duration,
-    /// Others' claims, the newest of each.
-    pub(crate) claims: BTreeMap<ServerId, Claim>,
-    /// Keys of these that somebody waits for.
-    pub(crate) urgent: BTreeMap<ServerId, BTreeSet<KeyPoint>>,
-    /// Copies that claimants have asked for, and that were not sent yet.
-    pub(crate) recoveries: BTreeMap<ServerId, Recovery>,
-}
 
 /// A chunk that is not confirmed yet.
 #[derive(Debug)]
@@ -63,17 +43,13 @@ impl Core {
         }
         let version = claim.version;
         self.hear_version(now, version);
-        let heard = self.peers.heard.entry(from).or_insert(version);
+        let heard = self.heard.entry(from).or_insert(version);
         *heard = version.max(*heard);
         let mut accepted = RangeSet::of(claim.ranges.iter().copied());
         let mut refused = RangeSet::default();
         for &slice in &claim.ranges {
             // Somebody has claimed it by a newer assignment, or has it by one.
-            let fences = self
-                .peers
-                .fence
-                .within(slice)
-                .filter(|&(_, &f)| f > version);
+            let fences = self.fence.within(slice).filter(|&(_, &f)| f > version);
             let tokens = self.owned.within(slice).filter(|&(_, &t)| t >= version);
             for (slice, _) in fences.chain(tokens) {
                 refused.add(slice);
@@ -94,9 +70,9 @@ impl Core {
         }
         // The promise: nothing of this is accepted by an older assignment.
         for slice in accepted.slices() {
-            self.peers.fence.insert(slice, version);
+            self.fence.insert(slice, version);
             if !mutants::is(Mutant::PromiseForgotten) {
-                self.taking.wanted.remove(slice);
+                self.wanted.remove(slice);
             }
         }
         self.wake_unwanted();
@@ -111,29 +87,27 @@ impl Core {
         for &slice in &ranges {
             let held = self.owned.within(slice).map(|(slice, _)| slice);
             answer.held.extend(joined(held));
-            for transit in self.giving.transit.values() {
+            for transit in self.transit.values() {
                 for (slice, _) in transit.owned.within(slice) {
                     in_transit.add(slice);
                 }
             }
-            for (slice, copy) in self.held.ranges.within(slice) {
+            for (slice, copy) in self.copies.within(slice) {
                 answer.copies.push((slice, copy.token));
             }
         }
         answer.in_transit = in_transit.slices();
         self.call_roll(version, &claim.alive);
         claim.ranges = ranges;
-        self.giving.claims.insert(from, claim);
-        self.giving.urgent.remove(&from);
-        // What a former claim of it asked for it does not expect any more.
-        self.giving.recoveries.remove(&from);
+        self.claims.insert(from, claim);
+        self.urgent.remove(&from);
         self.say(now, from, Message::ClaimAnswer(answer));
         self.redirect_claims();
     }
 
     /// Notes who is alive by an assignment.
     fn call_roll(&mut self, version: AssignmentVersion, alive: &[ServerId]) {
-        match &mut self.peers.roll {
+        match &mut self.roll {
             Some((called, _)) if *called > version => {}
             // Two lists of one assignment differ in who has died since, and in
             // who has joined since: he has no token as old as that.
@@ -145,9 +119,7 @@ impl Core {
     }
 
     fn fence_max(&self, ranges: &[Slice]) -> Option<AssignmentVersion> {
-        let fences = ranges
-            .iter()
-            .flat_map(|&slice| self.peers.fence.within(slice));
+        let fences = ranges.iter().flat_map(|&slice| self.fence.within(slice));
         fences.map(|(_, &fence)| fence).max()
     }
 
@@ -156,7 +128,7 @@ impl Core {
     /// newer one that says otherwise.
     pub(crate) fn redirect_claims(&mut self) {
         let mut leaving: RangeMap<ServerId> = RangeMap::default();
-        let mut claims: Vec<(&ServerId, &Claim)> = self.giving.claims.iter().collect();
+        let mut claims: Vec<(&ServerId, &Claim)> = self.claims.iter().collect();
         claims.sort_by_key(|(_, claim)| claim.version);
         for (&to, claim) in claims {
             for &slice in &claim.ranges {
@@ -172,7 +144,7 @@ impl Core {
                     .filter(|&(_, to)| {
                         let older = |claim: &Claim| claim.version < map.version();
                         assigned.servers.first() != Some(to)
-                            && self.giving.claims.get(to).is_some_and(older)
+                            && self.claims.get(to).is_some_and(older)
                     })
                     .map(|(slice, _)| slice)
                     .collect();
@@ -181,15 +153,15 @@ impl Core {
                 }
             }
         }
-        if leaving != self.giving.leaving {
-            self.giving.leaving = leaving;
+        if leaving != self.leaving {
+            self.leaving = leaving;
             self.table_stale = true;
         }
     }
 
     pub(crate) fn hear_pull(&mut self, from: ServerId, claim: u64, points: Vec<KeyPoint>) {
-        if self.giving.claims.get(&from).is_some_and(|c| c.id == claim) {
-            self.giving.urgent.entry(from).or_default().extend(points);
+        if self.claims.get(&from).is_some_and(|c| c.id == claim) {
+            self.urgent.entry(from).or_default().extend(points);
         }
     }
 
@@ -197,32 +169,32 @@ impl Core {
     /// in the order of the key space as the window and the rate allow. The
     /// table that withdraws it is published before.
     pub(crate) fn give(&mut self, now: Duration, values: &mut dyn Values) {
-        if self.giving.leaving.is_empty() {
-            self.giving.urgent.clear();
+        if self.leaving.is_empty() {
+            self.urgent.clear();
             return;
         }
-        let mut targets: Vec<ServerId> = self.giving.leaving.iter().map(|(_, &to)| to).collect();
+        let mut targets: Vec<ServerId> = self.leaving.iter().map(|(_, &to)| to).collect();
         targets.sort_unstable();
         targets.dedup();
         for to in targets {
-            if let Some(points) = self.giving.urgent.remove(&to) {
-                let here = |point: &KeyPoint| self.giving.leaving.get(*point) == Some(&to);
+            if let Some(points) = self.urgent.remove(&to) {
+                let here = |point: &KeyPoint| self.leaving.get(*point) == Some(&to);
                 let points: Vec<KeyPoint> = points.into_iter().filter(here).collect();
                 let slices = points.iter().map(|&point| Slice::of_point(point));
                 let rest = self.give_ranges(now, values, to, slices.collect(), usize::MAX);
                 // Those with commits under way have to wait for them.
                 let rest = rest.into_iter().map(Slice::start).collect();
-                self.giving.urgent.insert(to, rest);
+                self.urgent.insert(to, rest);
             }
             loop {
-                if now < self.giving.give_at || !self.is_open(to) {
+                if now < self.give_at || !self.is_open(to) {
                     break;
                 }
-                let here = self.giving.leaving.iter().filter(|&(_, at)| *at == to);
+                let here = self.leaving.iter().filter(|&(_, at)| *at == to);
                 let slices: Vec<Slice> = here.map(|(slice, _)| slice).collect();
-                let before = self.giving.chunks;
+                let before = self.chunks;
                 self.give_ranges(now, values, to, slices, self.config.chunk_bytes);
-                if self.giving.chunks == before {
+                if self.chunks == before {
                     break;
                 }
             }
@@ -242,7 +214,7 @@ impl Core {
         let mut blocked = Vec::new();
         let (mut sent, mut entries, mut bytes) = (Vec::new(), Vec::new(), 0usize);
         'ranges: for slice in ranges {
-            let (free, waits) = self.following.proposals.apart(slice);
+            let (free, waits) = self.proposals.apart(slice);
             blocked.extend(waits);
             for mut slice in free {
                 loop {
@@ -275,7 +247,7 @@ impl Core {
         let rate = self.config.bytes_per_second;
         if rate != u64::MAX && bytes_max != usize::MAX {
             let spent = Duration::from_secs_f64(bytes as f64 / rate as f64);
-            self.giving.give_at = self.giving.give_at.max(now) + spent;
+            self.give_at = self.give_at.max(now) + spent;
         }
         let ranges = joined(sent);
         let set = RangeSet::of(ranges.iter().copied());
@@ -287,7 +259,7 @@ impl Core {
         }
         let mut holders = Vec::new();
         let mut unsettled = Vec::new();
-        for (&server, follower) in &mut self.following.followers {
+        for (&server, follower) in &mut self.followers {
             let held = common(&ranges, &follower.held);
             if !held.is_empty() {
                 unsettled.extend(follower.unconfirmed(&set));
@@ -296,7 +268,7 @@ impl Core {
                 holders.push((server, held));
             }
         }
-        self.following.touched.retain(|(point, key)| {
+        self.touched.retain(|(point, key)| {
             let stays = !set.has(*point);
             if !stays {
                 unsettled.push((*point, key.clone()));
@@ -314,29 +286,27 @@ impl Core {
             // that is left if the new owner dies.
             holders.push((self.me, ranges.clone()));
             for (slice, &token) in owned.iter() {
-                self.held
-                    .ranges
-                    .insert(slice, CopyState { owner: to, token });
+                self.copies.insert(slice, CopyState { owner: to, token });
             }
         }
         for &slice in &ranges {
             self.owned.remove(slice);
-            self.giving.leaving.remove(slice);
+            self.leaving.remove(slice);
             if mutants::is(Mutant::ForgottenWhenSent) {
                 values.forget(slice);
             }
         }
-        self.giving.chunks += 1;
+        self.chunks += 1;
         let transit = Transit {
             to,
             owned,
             held: holders.clone(),
             unsettled: unsettled.clone(),
         };
-        self.giving.transit.insert(self.giving.chunks, transit);
-        self.following.stale = true;
+        self.transit.insert(self.chunks, transit);
+        self.follow_stale = true;
         let chunk = Chunk {
-            id: self.giving.chunks,
+            id: self.chunks,
             kind: ChunkKind::Authority,
             ranges,
             entries,
@@ -375,29 +345,26 @@ impl Core {
         };
         for (slice, &token) in transit.owned.iter() {
             self.owned.insert(slice, token);
-            self.taking.wanted.remove(slice);
-            self.held.ranges.remove(slice);
+            self.wanted.remove(slice);
+            self.copies.remove(slice);
         }
         for (server, ranges) in transit.held {
             for slice in common(&ranges, &RangeSet::of(transit.owned.slices())) {
                 self.hold_again(server, slice);
             }
         }
-        self.following.touched.extend(transit.unsettled);
+        self.touched.extend(transit.unsettled);
         let back = transit.owned.slices();
         self.table_stale = true;
-        self.following.stale = true;
+        self.follow_stale = true;
         self.redirect_claims();
         self.wake(&back);
     }
 
     fn take_transit(&mut self, to: ServerId, chunk: u64) -> Option<Transit> {
         // Only whom it was sent to answers.
-        self.giving
-            .transit
-            .get(&chunk)
-            .filter(|sent| sent.to == to)?;
-        self.giving.transit.remove(&chunk)
+        self.transit.get(&chunk).filter(|sent| sent.to == to)?;
+        self.transit.remove(&chunk)
     }
 
     /// Somebody else has got this, or this server has it again: what was sent
@@ -406,7 +373,7 @@ impl Core {
         if mutants::is(Mutant::ForgottenWhenBack) {
             return;
         }
-        for transit in self.giving.transit.values_mut() {
+        for transit in self.transit.values_mut() {
             transit.owned.remove(slice);
         }
     }
@@ -417,10 +384,10 @@ impl Core {
     fn tell_claimants(&mut self, now: Duration, ranges: &[Slice]) {
         let ended = RangeSet::of(ranges.iter().copied());
         let mut news: Vec<(ServerId, u64, Vec<Slice>)> = Vec::new();
-        for (&server, claim) in &self.giving.claims {
+        for (&server, claim) in &self.claims {
             let mut gone = Vec::new();
             for slice in common(&claim.ranges, &ended) {
-                let fences = self.peers.fence.within(slice);
+                let fences = self.fence.within(slice);
                 let newest = fences.filter(|&(_, fence)| *fence <= claim.version);
                 gone.extend(newest.map(|(slice, _)| slice));
             }
@@ -441,11 +408,9 @@ impl Core {
         server: ServerId,
         values: &mut dyn Values,
     ) {
-        self.giving.claims.remove(&server);
-        self.giving.urgent.remove(&server);
-        self.giving.recoveries.remove(&server);
+        self.claims.remove(&server);
+        self.urgent.remove(&server);
         let sent = self
-            .giving
             .transit
             .iter()
             .filter(|(_, transit)| transit.to == server);

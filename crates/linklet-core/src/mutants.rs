@@ -38,23 +38,17 @@ pub enum Mutant {
     HoldersForgotten,
     /// A copy that could not be stored is confirmed.
     FailedCopyConfirmed,
-    /// Copies for who takes over are all sent at once.
-    WindowIgnored,
     /// An assigner knows nothing of the longer leases of the one before it.
     LeaseLengthForgotten,
     /// An assigner whose store has forgotten everything deals it out at once.
     DealtAtOnce,
     /// It takes back who was struck off before.
     StruckOffReturns,
-    /// The clock of a machine stands still while it is suspended.
-    ClockStopsAsleep,
-    /// A key may be changed again as soon as the caller who began a change has gone.
-    TurnEndsWithItsCaller,
 }
 
 impl Mutant {
     /// Every mutant.
-    pub const ALL: [Mutant; 21] = [
+    pub const ALL: [Mutant; 18] = [
         Mutant::NotEverybodyAsked,
         Mutant::PromiseForgotten,
         Mutant::ServedInTransit,
@@ -70,12 +64,9 @@ impl Mutant {
         Mutant::ExcludedEarly,
         Mutant::HoldersForgotten,
         Mutant::FailedCopyConfirmed,
-        Mutant::WindowIgnored,
         Mutant::LeaseLengthForgotten,
         Mutant::DealtAtOnce,
         Mutant::StruckOffReturns,
-        Mutant::ClockStopsAsleep,
-        Mutant::TurnEndsWithItsCaller,
     ];
 }
 

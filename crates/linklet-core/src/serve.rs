@@ -6,61 +6,8 @@ use crate::effect::{Access, Decision, Effect, Refused, Request, Ticket};
 use crate::message::Message;
 use crate::mutants::{self, Mutant};
 use crate::values::Values;
-use std::collections::BTreeMap;
 use std::time::Duration;
 use trefoil_sharder::{AssignmentVersion, KeyPoint, Slice};
-
-/// Requests that are tried again later.
-#[derive(Debug, Default)]
-pub(crate) struct Waiting {
-    /// By the key that they wait for.
-    by_point: BTreeMap<KeyPoint, Vec<Ticket>>,
-    /// Where each of them stands.
-    points: BTreeMap<Ticket, KeyPoint>,
-    /// Those that wait for this server to learn of an assignment.
-    by_version: BTreeMap<Ticket, Option<AssignmentVersion>>,
-}
-
-impl Waiting {
-    fn park(&mut self, point: KeyPoint, ticket: Ticket) {
-        if self.points.insert(ticket, point).is_none() {
-            self.by_point.entry(point).or_default().push(ticket);
-        }
-    }
-
-    /// The keys that are waited for.
-    pub(crate) fn points(&self) -> impl Iterator<Item = KeyPoint> {
-        self.by_point.keys().copied()
-    }
-
-    fn take(&mut self, point: KeyPoint) -> Vec<Ticket> {
-        let tickets = self.by_point.remove(&point).unwrap_or_default();
-        for ticket in &tickets {
-            self.points.remove(ticket);
-        }
-        tickets
-    }
-
-    /// Everybody.
-    pub(crate) fn take_all(&mut self) -> Vec<Ticket> {
-        let all = std::mem::take(self);
-        let for_keys = all.by_point.into_values().flatten();
-        for_keys.chain(all.by_version.into_keys()).collect()
-    }
-
-    fn forget(&mut self, ticket: Ticket) {
-        self.by_version.remove(&ticket);
-        let Some(point) = self.points.remove(&ticket) else {
-            return;
-        };
-        if let Some(tickets) = self.by_point.get_mut(&point) {
-            tickets.retain(|&parked| parked != ticket);
-            if tickets.is_empty() {
-                self.by_point.remove(&point);
-            }
-        }
-    }
-}
 
 impl Core {
     /// Decides about a request. One that is told to wait is remembered until
@@ -90,14 +37,14 @@ impl Core {
             return Decision::Refused(Refused::Replaced);
         }
         if let Some(&token) = self.owned.get(point) {
-            if let Some(&to) = self.giving.leaving.get(point) {
+            if let Some(&to) = self.leaving.get(point) {
                 return self.redirect_to(to);
             }
             if !self.may_serve(now) {
                 return Decision::Refused(Refused::NoLease);
             }
-            if self.following.proposals.is_unsettled(point) {
-                self.waiting.park(point, ticket);
+            if self.proposals.is_unsettled(point) {
+                self.parked.entry(point).or_default().push(ticket);
                 return Decision::Wait;
             }
             if access == Access::Commit
@@ -107,21 +54,17 @@ impl Core {
             }
             return Decision::Serve { token };
         }
-        let sent = self
-            .giving
-            .transit
-            .values()
-            .find(|transit| transit.has(point));
+        let sent = self.transit.values().find(|transit| transit.has(point));
         if let Some((to, token)) = sent.and_then(|t| Some((t.to, *t.owned.get(point)?)))
-            && !self.taking.wanted.has(point)
+            && !self.wanted.has(point)
         {
             if mutants::is(Mutant::ServedInTransit) {
                 return Decision::Serve { token };
             }
             return self.redirect_to(to);
         }
-        if self.taking.wanted.has(point) {
-            self.waiting.park(point, ticket);
+        if self.wanted.has(point) {
+            self.parked.entry(point).or_default().push(ticket);
             self.pull(now, point);
             return Decision::Wait;
         }
@@ -130,13 +73,13 @@ impl Core {
             return Decision::ServeCopy;
         }
         // By the newest map that anybody involved knows of.
-        let fence = self.peers.fence.get(point).copied();
+        let fence = self.fence.get(point).copied();
         let newest = known.max(fence);
         if self.map.version() < newest || self.map.version().is_none() {
             if let Some(newest) = newest {
                 self.hear_version(now, newest);
             }
-            self.waiting.by_version.insert(ticket, newest);
+            self.parked_for.push((newest, ticket));
             return Decision::Wait;
         }
         let primary = self.map.current().and_then(|map| {
@@ -151,13 +94,17 @@ impl Core {
 
     /// The driver no longer waits for this request.
     pub fn forget_request(&mut self, ticket: Ticket) {
-        self.waiting.forget(ticket);
+        self.parked.retain(|_, tickets| {
+            tickets.retain(|&parked| parked != ticket);
+            !tickets.is_empty()
+        });
+        self.parked_for.retain(|&(_, parked)| parked != ticket);
     }
 
     fn redirect_to(&self, to: trefoil_sharder::ServerId) -> Decision {
         Decision::Redirect {
             to: Some(to),
-            version: self.peers.heard.get(&to).copied().max(self.map.version()),
+            version: self.heard.get(&to).copied().max(self.map.version()),
         }
     }
 
@@ -171,7 +118,7 @@ impl Core {
     /// newer, except for keys with orders that are not settled: those are the
     /// owner's to answer.
     fn copy_serves(&self, now: Duration, point: KeyPoint, access: Access) -> bool {
-        let Some(copy) = self.held.ranges.get(point) else {
+        let Some(copy) = self.copies.get(point) else {
             return false;
         };
         match self.config.replication {
@@ -186,12 +133,15 @@ impl Core {
     }
 
     pub(crate) fn is_dirty(&self, point: KeyPoint) -> bool {
-        self.held.is_dirty(point)
+        self.dirty
+            .range((point, bytes::Bytes::new())..)
+            .next()
+            .is_some_and(|((at, _), _)| *at == point)
     }
 
     /// Asks whoever has the key to send it first.
     fn pull(&mut self, now: Duration, point: KeyPoint) {
-        let Some(claim) = &mut self.taking.claim else {
+        let Some(claim) = &mut self.claim else {
             return;
         };
         let Some(from) = claim.holder(point) else {
@@ -208,13 +158,13 @@ impl Core {
     pub(crate) fn wake(&mut self, ranges: &[Slice]) {
         for slice in ranges {
             let points: Vec<KeyPoint> = self
-                .waiting
-                .by_point
+                .parked
                 .range(slice.start()..=slice.last())
                 .map(|(&point, _)| point)
                 .collect();
             for point in points {
-                for ticket in self.waiting.take(point) {
+                let tickets = self.parked.remove(&point).unwrap_or_default();
+                for ticket in tickets {
                     self.tell(Effect::Wake(ticket));
                 }
             }
@@ -223,22 +173,25 @@ impl Core {
 
     /// Requests that waited for what is now somebody else's.
     pub(crate) fn wake_unwanted(&mut self) {
-        let wanted = &self.taking.wanted;
+        let wanted = &self.wanted;
         let points: Vec<Slice> = self
-            .waiting
-            .points()
-            .filter(|&point| !wanted.has(point) && !self.following.proposals.is_unsettled(point))
-            .map(Slice::of_point)
+            .parked
+            .keys()
+            .filter(|&&point| !wanted.has(point) && !self.proposals.is_unsettled(point))
+            .map(|&point| Slice::of_point(point))
             .collect();
         self.wake(&points);
     }
 
     /// Requests whose callers knew more than this server.
     pub(crate) fn wake_informed(&mut self, version: AssignmentVersion) {
-        let parked = &mut self.waiting.by_version;
-        let informed = parked.extract_if(.., |_, wanted| *wanted <= Some(version));
-        for (ticket, _) in informed.collect::<Vec<_>>() {
-            self.tell(Effect::Wake(ticket));
+        let parked = std::mem::take(&mut self.parked_for);
+        for (wanted, ticket) in parked {
+            if wanted <= Some(version) {
+                self.tell(Effect::Wake(ticket));
+            } else {
+                self.parked_for.push((wanted, ticket));
+            }
         }
     }
 }

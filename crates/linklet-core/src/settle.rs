@@ -191,7 +191,7 @@ impl Core {
 
     /// Who has not confirmed the commits of a key that are under way.
     pub fn awaited(&self, point: KeyPoint, key: &Bytes) -> Vec<ServerId> {
-        let proposals = &self.following.proposals;
+        let proposals = &self.proposals;
         let numbers = proposals.by_key.get(&(point, key.clone()));
         let pending = numbers.into_iter().flatten();
         let waits = pending.filter_map(|number| Some(&proposals.pending.get(number)?.waits));
@@ -215,11 +215,11 @@ impl Core {
             return None;
         }
         let keeps = |server: &ServerId| {
-            let follower = self.following.followers.get(server);
+            let follower = self.followers.get(server);
             follower.is_some_and(|follower| follower.keeps(point))
         };
         let takes = |server: &ServerId| {
-            let follower = self.following.followers.get(server);
+            let follower = self.followers.get(server);
             follower.is_none_or(|follower| follower.takes(point))
         };
         let listed = self.map.current().map(|map| &map.slice_of(point).servers);
@@ -228,11 +228,7 @@ impl Core {
             .into_iter()
             .flatten()
             .filter(|&server| *server != self.me && self.alive.contains(server) && takes(server));
-        let holders = self
-            .following
-            .followers
-            .keys()
-            .filter(|&server| keeps(server));
+        let holders = self.followers.keys().filter(|&server| keeps(server));
         let (have, need) = (1 + holders.count() + next.count(), self.copies_needed());
         (have < need).then_some(Refused::TooFewCopies { have, need })
     }
@@ -252,19 +248,18 @@ impl Core {
         // Servers that are to have a copy, and have none of this key yet, get
         // one first: so that all that are alive and assigned confirm.
         let holding = |follower: &Follower| follower.held.has(point);
-        let holders = self.following.followers.iter().filter(|(_, f)| holding(f));
+        let holders = self.followers.iter().filter(|(_, f)| holding(f));
         for server in holders.map(|(&server, _)| server).collect::<Vec<_>>() {
             self.attach_server(now, server);
         }
         self.fill_point(now, values, point, token);
-        let proposals = &mut self.following.proposals;
+        let proposals = &mut self.proposals;
         proposals.last += 1;
         let number = proposals.last;
         let queue = proposals.by_key.entry((point, key.clone())).or_default();
         queue.push_back(number);
         proposals.ready.insert(number);
         let holders: Vec<ServerId> = self
-            .following
             .followers
             .iter()
             .filter(|(_, follower)| holding(follower))
@@ -280,7 +275,7 @@ impl Core {
             waits: BTreeSet::new(),
             confirmed: BTreeSet::new(),
         };
-        self.following.proposals.pending.insert(number, proposal);
+        self.proposals.pending.insert(number, proposal);
         for server in holders {
             self.apply_at(now, server, number, point, &key, &operation, token);
         }
@@ -298,7 +293,7 @@ impl Core {
         token: AssignmentVersion,
     ) {
         if !mutants::is(Mutant::AcknowledgedEarly) {
-            self.following.proposals.wait_for(number, server);
+            self.proposals.wait_for(number, server);
         }
         let order = CopyOrder::Apply {
             point,
@@ -315,7 +310,7 @@ impl Core {
 
     /// The last commits of a dead owner are made those of all copies.
     pub(crate) fn repropose(&mut self, now: Duration, values: &mut dyn Values) {
-        for (point, key) in std::mem::take(&mut self.following.proposals.fresh) {
+        for (point, key) in std::mem::take(&mut self.proposals.fresh) {
             let Some(&token) = self.owned.get(point) else {
                 self.settle_point(point);
                 continue;
@@ -336,10 +331,10 @@ impl Core {
     }
 
     fn settle_point(&mut self, point: KeyPoint) {
-        if let Some(count) = self.following.proposals.unsettled.get_mut(&point) {
+        if let Some(count) = self.proposals.unsettled.get_mut(&point) {
             *count -= 1;
             if *count == 0 {
-                self.following.proposals.unsettled.remove(&point);
+                self.proposals.unsettled.remove(&point);
                 self.wake(&[Slice::of_point(point)]);
                 self.table_stale = true;
             }
@@ -348,14 +343,14 @@ impl Core {
 
     /// Settles what everybody has confirmed, while the lease holds.
     pub(crate) fn settle(&mut self, now: Duration, values: &mut dyn Values) {
-        let quiet = self.following.proposals.ready.is_empty() && !self.following.settled_stale;
+        let quiet = self.proposals.ready.is_empty() && !self.settled_stale;
         if quiet || !self.may_serve(now) {
             return;
         }
-        self.following.settled_stale = false;
+        self.settled_stale = false;
         let mut settled = Vec::new();
         loop {
-            let proposals = &self.following.proposals;
+            let proposals = &self.proposals;
             let first = |number: &&u64| {
                 let proposal = proposals.pending.get(number);
                 let key = proposal.map(|p| (p.point, p.key.clone()));
@@ -365,15 +360,15 @@ impl Core {
             let Some(&number) = proposals.ready.iter().find(first) else {
                 break;
             };
-            self.following.proposals.ready.remove(&number);
-            let Some(proposal) = self.following.proposals.pending.remove(&number) else {
+            self.proposals.ready.remove(&number);
+            let Some(proposal) = self.proposals.pending.remove(&number) else {
                 continue;
             };
             let key = (proposal.point, proposal.key);
-            if let Some(queue) = self.following.proposals.by_key.get_mut(&key) {
+            if let Some(queue) = self.proposals.by_key.get_mut(&key) {
                 queue.pop_front();
                 if queue.is_empty() {
-                    self.following.proposals.by_key.remove(&key);
+                    self.proposals.by_key.remove(&key);
                 }
             }
             settled.push(number);
@@ -393,7 +388,7 @@ impl Core {
             }
         }
         let mut news = Vec::new();
-        for (&server, follower) in &mut self.following.followers {
+        for (&server, follower) in &mut self.followers {
             news.extend(follower.settled(&settled).map(|id| (server, id)));
         }
         for (server, id) in news {
@@ -403,7 +398,7 @@ impl Core {
 
     /// This server was replaced: nobody knows what becomes of these.
     pub(crate) fn give_up_proposals(&mut self) {
-        let proposals = std::mem::take(&mut self.following.proposals);
+        let proposals = std::mem::take(&mut self.proposals);
         for ticket in proposals.pending.into_values().filter_map(|p| p.ticket) {
             self.tell(Effect::Settled {
                 ticket,

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tonic::transport::Server;
-use trefoil_channel::Security;
-use trefoil_coordination::{JoinOptions, LocalCoordinator, ServerInfo, Session};
+use tonic::transport::server::TcpIncoming;
+use trefoil_coordination::{LocalCoordinator, ServerInfo, Session};
 use trefoil_layout::hash::KeyHasher;
 use trefoil_linklet_core::{Config, Replication, TooFew};
 use trefoil_sharder::Capacity;
@@ -32,7 +32,7 @@ pub struct Builder<V> {
     config: Config,
     patience: Duration,
     report_every: Duration,
-    security: Security,
+    insecure: bool,
 }
 
 /// Which assigner a linklet joins.
@@ -78,7 +78,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
             config: Config::default(),
             patience: Duration::from_secs(5),
             report_every: Duration::from_secs(1),
-            security: Security::default(),
+            insecure: false,
         }
     }
 }
@@ -181,25 +181,11 @@ impl<V: Send + Sync + 'static> Builder<V> {
         self
     }
 
-    /// What protects the connections to the assigner and to the other servers;
-    /// unless something else is said they are plain and end at this host. With
-    /// certificates ([`Security::of_server`]) an application that mounts
-    /// [`Linklet::service`] serves what comes in by [`Security::incoming`].
-    #[must_use]
-    pub fn security(mut self, security: Security) -> Self {
-        self.security = security;
-        self
-    }
-
-    /// Allows everything to cross a network in the clear.
+    /// Allows values to cross a network in the clear, where
+    /// [`listen`](Builder::listen) opens a port that is not a loopback one.
     #[must_use]
     pub fn insecure(mut self, insecure: bool) -> Self {
-        if !self.security.is_encrypted() {
-            self.security = match insecure {
-                true => Security::Plaintext,
-                false => Security::Loopback,
-            };
-        }
+        self.insecure = insecure;
         self
     }
 
@@ -221,8 +207,7 @@ impl<V: Send + Sync + 'static> Builder<V> {
                 },
             )
         };
-        let security = self.security.clone();
-        let join = joiner(assigner.into(), self.corpus.clone(), security.clone());
+        let join = joiner(assigner.into(), self.corpus.clone());
         self.config.validate()?;
         let session = join(info.clone()).await?;
         let (events, heard) = events();
@@ -240,7 +225,6 @@ impl<V: Send + Sync + 'static> Builder<V> {
             store,
             self.config,
             self.loader,
-            security,
             life,
         ));
         let weak = Arc::downgrade(&inner);
@@ -260,8 +244,11 @@ impl<V: Send + Sync + 'static> Builder<V> {
         assigner: impl Into<Assigner>,
         listen: SocketAddr,
     ) -> Result<Linklet<V>, StartError> {
-        self.security.check_listen(listen)?;
-        let security = self.security.clone();
+        if !listen.ip().is_loopback() && !self.insecure {
+            return Err(StartError::Exposed {
+                address: listen.to_string(),
+            });
+        }
         let failed = |source| StartError::Listen {
             address: listen.to_string(),
             source,
@@ -269,11 +256,12 @@ impl<V: Send + Sync + 'static> Builder<V> {
         let listener = TcpListener::bind(listen).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let mut linklet = self.join(assigner, address.to_string()).await?;
+        let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
         let server = Server::builder()
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(STREAM_WINDOW)
             .add_service(linklet.service().into_server())
-            .serve_with_incoming(security.incoming(listener));
+            .serve_with_incoming(incoming);
         let task = tokio::spawn(async move {
             if let Err(error) = server.await {
                 tracing::error!(%error, "the port for the other servers has failed");
@@ -294,17 +282,13 @@ impl<V> std::fmt::Debug for Builder<V> {
     }
 }
 
-fn joiner(assigner: Assigner, corpus: String, security: Security) -> Join {
+fn joiner(assigner: Assigner, corpus: String) -> Join {
     Arc::new(move |info| {
         let (assigner, corpus) = (assigner.clone(), corpus.clone());
-        let options = JoinOptions {
-            security: security.clone(),
-            ..JoinOptions::default()
-        };
         Box::pin(async move {
             match assigner {
-                Assigner::At(address) => Session::join_with(&address, &corpus, info, options).await,
-                Assigner::Local(local) => local.join_with(&corpus, info, options).await,
+                Assigner::At(address) => Session::join(&address, &corpus, info).await,
+                Assigner::Local(local) => local.join(&corpus, info).await,
             }
         })
     })

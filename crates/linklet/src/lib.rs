@@ -64,9 +64,9 @@
 //! | `values` | objects as the protocol sees them: marshalled |
 //! | `life`, `driver` | one membership; the tasks |
 //! | `peers`, `service` | frames out and in, over gRPC |
-//! | `load`, `unstored` | CPU time, bytes, hot keys, copies that others cannot store: for the assigner |
+//! | `load` | CPU time, bytes, hot keys, for the assigner |
 //! | `flight`, `loader`, `fresh` | single flights; what was told of the database's changes |
-//! | `event`, `facts`, `stats`, `metrics`, `error` | what the application is told |
+//! | `event`, `facts`, `stats`, `error` | what the application is told |
 
 mod builder;
 mod driver;
@@ -81,14 +81,12 @@ mod linklet;
 mod load;
 mod loader;
 mod marshal;
-mod metrics;
 mod ops;
 mod peers;
 mod service;
 mod stats;
 mod store;
 mod table;
-mod unstored;
 mod values;
 
 pub use builder::{Assigner, Builder};
@@ -100,6 +98,5 @@ pub use marshal::{Marshal, MarshalError, PlainMarshal, ProstMarshal};
 pub use ops::{Committed, Held, LinkletSink};
 pub use service::PeerService;
 pub use stats::Stats;
-pub use trefoil_channel::Security;
 pub use trefoil_freshness_core as freshness;
 pub use trefoil_linklet_core::{Config, Extent, LossReason, Replication, TooFew};

@@ -9,7 +9,6 @@ use crate::event::Event;
 use crate::ops::Turn;
 use crate::peers::Peers;
 use crate::store::Store;
-use crate::unstored::UnstoredCopies;
 use crate::values::{Objects, Staged};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -18,7 +17,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use trefoil_coordination::{Session, View};
 use trefoil_linklet_core::{Commit, Config, ConfigError, Core, Effect, Ticket, Uncertain};
-use trefoil_sharder::{AssignmentVersion, MemberState, ServerId, Slice, Unstored};
+use trefoil_sharder::{AssignmentVersion, MemberState, ServerId, Slice};
 
 /// What a commit that waits for its replicas comes to.
 pub(crate) type Settlement = Result<Commit, Uncertain>;
@@ -38,7 +37,6 @@ pub(crate) struct Life<V> {
     peers: Peers,
     waiting: HashMap<Ticket, oneshot::Sender<()>>,
     proposed: HashMap<Ticket, Proposed>,
-    unstored: UnstoredCopies,
     lease_told: Duration,
     /// About to stop, and has said so.
     leaving: bool,
@@ -61,7 +59,7 @@ impl<V: Send + Sync + 'static> Life<V> {
         config: Config,
     ) -> Result<Self, ConfigError> {
         let id = session.server_id();
-        let peers = Peers::new(&session);
+        let peers = Peers::new(session.corpus().to_owned(), id, session.view());
         let core = Core::new(id, config)?;
         store.facts.begin(&session);
         Ok(Life {
@@ -74,7 +72,6 @@ impl<V: Send + Sync + 'static> Life<V> {
             peers,
             waiting: HashMap::new(),
             proposed: HashMap::new(),
-            unstored: UnstoredCopies::default(),
             lease_told: Duration::ZERO,
             leaving: false,
             drained: false,
@@ -119,13 +116,6 @@ impl<V: Send + Sync + 'static> Life<V> {
             }
             Effect::Loss(loss) => store.tell(Event::StateLoss(loss.into())),
             Effect::NotCopied { to, points } => {
-                let now = store.clock();
-                if let Some(map) = self.core.assignment() {
-                    for &point in &points {
-                        let slice = map.slice_of(point).slice.start();
-                        self.unstored.note(now, slice, point, to);
-                    }
-                }
                 let counter = &store.counters.copies_refused;
                 let before = counter.fetch_add(points.len() as u64, Ordering::Relaxed);
                 let count = before + points.len() as u64;
@@ -255,11 +245,6 @@ impl<V: Send + Sync + 'static> Life<V> {
     /// Whether something has come up that the driver has to see to.
     pub(crate) fn news(&self) -> bool {
         self.replaced || self.drained || self.core.wanted().is_empty() != self.settled
-    }
-
-    /// Copies that others go on refusing.
-    pub(crate) fn unstored(&mut self) -> Vec<Unstored> {
-        self.unstored.lasting(self.objects.store.clock())
     }
 
     pub(crate) fn core(&self) -> &Core {

@@ -13,7 +13,6 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
-use trefoil_channel::Security;
 use trefoil_coordination::View;
 use trefoil_freshness_core::table::Stamp;
 use trefoil_linklet_core::Config;
@@ -68,8 +67,6 @@ pub(crate) struct Inner<V> {
     pub(crate) store: Arc<Store<V>>,
     pub(crate) config: Config,
     pub(crate) loader: Option<Arc<dyn Loader<V>>>,
-    /// Of its connections.
-    pub(crate) security: Security,
     /// One change at a time of a key whose replicas confirm.
     pub(crate) turns: Arc<Turns>,
     life: Mutex<Option<Life<V>>>,
@@ -102,7 +99,6 @@ impl<V: Send + Sync + 'static> Inner<V> {
         store: Arc<Store<V>>,
         config: Config,
         loader: Option<Arc<dyn Loader<V>>>,
-        security: Security,
         life: Life<V>,
     ) -> Self {
         Inner {
@@ -110,7 +106,6 @@ impl<V: Send + Sync + 'static> Inner<V> {
             store,
             config,
             loader,
-            security,
             turns: Arc::default(),
             life: Mutex::new(Some(life)),
             progress: watch::Sender::new(Progress::default()),

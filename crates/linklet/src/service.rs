@@ -10,7 +10,6 @@ use bytes::Bytes;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use tonic::{Request, Response, Status, Streaming};
-use trefoil_channel::{Right, Security, permit};
 use trefoil_linklet_core::Frame;
 use trefoil_sharder::ServerId;
 
@@ -24,7 +23,7 @@ trait Receive: Send + Sync {
 /// in a tonic server: `Server::builder().add_service(peers.into_server())`.
 #[derive(Clone, Default)]
 pub struct PeerService {
-    corpora: HashMap<String, (Arc<dyn Receive>, Security)>,
+    corpora: HashMap<String, Arc<dyn Receive>>,
 }
 
 impl std::fmt::Debug for PeerService {
@@ -43,9 +42,8 @@ impl PeerService {
     #[must_use]
     pub fn with<V: Send + Sync + 'static>(mut self, linklet: &Linklet<V>) -> Self {
         let receive: Weak<Inner<V>> = Arc::downgrade(linklet.inner());
-        let security = linklet.inner().security.clone();
         self.corpora
-            .insert(linklet.corpus().to_owned(), (Arc::new(receive), security));
+            .insert(linklet.corpus().to_owned(), Arc::new(receive));
         self
     }
 
@@ -86,18 +84,17 @@ impl Peer for PeerService {
         &self,
         request: Request<Streaming<Parcel>>,
     ) -> Result<Response<Receipt>, Status> {
-        let (_, extensions, mut parcels) = request.into_parts();
+        let mut parcels = request.into_inner();
         let mut opened = None;
         while let Some(parcel) = parcels.message().await? {
             if let Some(hello) = parcel.hello {
-                let (corpus, security) = self.corpora.get(&hello.corpus).ok_or_else(|| {
+                let corpus = self.corpora.get(&hello.corpus).ok_or_else(|| {
                     Status::not_found(format!(
                         "corpus \"{}\" is not served here; there are: {}",
                         hello.corpus,
                         self.corpora.keys().cloned().collect::<Vec<_>>().join(", ")
                     ))
                 })?;
-                permit(security, &extensions, Right::Serve(&hello.corpus))?;
                 opened = Some((corpus, ServerId(hello.from), ServerId(hello.to)));
             }
             let Some((corpus, from, to)) = &opened else {

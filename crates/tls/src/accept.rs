@@ -1,7 +1,6 @@
 //! A server's side of a handshake.
 
 use crate::certificate::{Certificate, unix_s};
-use crate::corpora::Corpora;
 use crate::role::Roles;
 use crate::watched::Tls;
 use std::io;
@@ -23,8 +22,6 @@ pub struct Caller {
     pub name: String,
     /// What they may be taken for.
     pub roles: Roles,
-    /// The linked store's corpora that they have to do with.
-    pub corpora: Corpora,
     /// Until when, in seconds since the Unix epoch.
     pub ends_s: i64,
 }
@@ -36,7 +33,6 @@ impl Caller {
             serial: certificate.serial,
             name: certificate.name,
             roles: certificate.roles,
-            corpora: certificate.corpora,
             ends_s: certificate.ends_s,
         }
     }
@@ -47,14 +43,11 @@ impl Caller {
     }
 }
 
-/// A server's side of an encrypted connection.
-pub type ServerStream = TlsStream<TcpStream>;
-
 /// A connection that is encrypted.
 #[derive(Debug)]
 pub struct Accepted {
     /// What is said on it.
-    pub stream: ServerStream,
+    pub stream: TlsStream<TcpStream>,
     /// With whom.
     pub caller: Caller,
 }

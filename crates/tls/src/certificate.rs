@@ -4,7 +4,6 @@
 //! Whether it is to be believed is rustls' to say. This reads further what rustls
 //! keeps to itself; it never panics, whatever the bytes are.
 
-use crate::corpora::{self, Corpora};
 use crate::role::{Role, Roles};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -24,8 +23,6 @@ pub struct Certificate {
     pub hosts: Vec<String>,
     /// What its owner is to a cell.
     pub roles: Roles,
-    /// The linked store's corpora that its owner has to do with.
-    pub corpora: Corpora,
     /// Whether it may sign others.
     pub is_authority: bool,
 }
@@ -51,7 +48,6 @@ impl Certificate {
             ends_s,
             hosts: Vec::new(),
             roles: Roles::default(),
-            corpora: Corpora::default(),
             is_authority: false,
         };
         while let Some((tag, bytes)) = fields.next() {
@@ -83,11 +79,8 @@ impl Certificate {
                     DNS_NAME => self.hosts.push(text(bytes)),
                     IP_ADDRESS => self.hosts.extend(ip(bytes).map(|ip| ip.to_string())),
                     URI => {
-                        let uri = text(bytes);
-                        if let Some(role) = Role::of_urn(&uri) {
+                        if let Some(role) = Role::of_urn(&text(bytes)) {
                             self.roles.insert(role);
-                        } else if let Some(corpus) = corpora::of_urn(&uri) {
-                            self.corpora.insert(corpus);
                         }
                     }
                     _ => {}
@@ -250,8 +243,6 @@ mod tests {
             .push(DnType::OrganizationName, "example");
         let urn = Role::Backend.urn().try_into().unwrap();
         params.subject_alt_names.push(SanType::URI(urn));
-        let urn = corpora::urn("mail").try_into().unwrap();
-        params.subject_alt_names.push(SanType::URI(urn));
         params.serial_number = Some(vec![0x12, 0xab].into());
         params.not_before = rcgen::date_time_ymd(2026, 2, 28);
         params.not_after = rcgen::date_time_ymd(2052, 3, 1);
@@ -270,7 +261,6 @@ mod tests {
         assert_eq!(certificate.ends_s, params.not_after.unix_timestamp());
         assert_eq!(certificate.hosts, ["db1.example", "10.0.0.5", "fd00::5"]);
         assert_eq!(certificate.roles, Roles::of(false, true, false));
-        assert!(certificate.corpora.has("mail") && !certificate.corpora.has("news"));
         assert!(!certificate.is_authority);
         let now = UNIX_EPOCH + Duration::from_secs(certificate.ends_s as u64 + 5);
         assert_eq!(certificate.left_s(now), -5);

@@ -7,11 +7,9 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use tokio::runtime::Runtime;
 use trefoil_coordination::{
-    AssignerAddress, AssignerClient, AssignerServer, CoordinationError, NodeOptions, Security,
-    StoreAddress,
+    AssignerAddress, AssignerClient, AssignerServer, CoordinationError, NodeOptions, StoreAddress,
 };
 use trefoil_sharder::{BalanceConfig, Freeze};
-use trefoil_tls::CertUse;
 
 pub(crate) fn run(args: AssignerArgs) -> Outcome {
     let runtime = Runtime::new().map_err(|e| Failure::doing("cannot start the runtime", e))?;
@@ -37,14 +35,13 @@ pub(crate) fn run(args: AssignerArgs) -> Outcome {
 
 fn serve(runtime: &Runtime, args: AssignerArgs) -> Outcome {
     crate::logging::start();
-    let security = Security::choose(args.certs.as_deref(), args.insecure, CertUse::Server)
-        .map_err(Failure::of)?;
-    security.check_listen(args.listen).map_err(Failure::of)?;
+    if !args.listen.ip().is_loopback() && !args.insecure {
+        return Err(crate::failure::off_loopback(args.listen));
+    }
     let store: StoreAddress = args.store.parse().map_err(usage)?;
     let mut options = NodeOptions {
         lease: args.lease,
         closed: !args.corpus.is_empty(),
-        security,
         ..NodeOptions::default()
     };
     if let Some(address) = args.advertise {
@@ -237,10 +234,8 @@ async fn begin_incarnation(address: &AssignerAddressArgs, corpus: &str) -> Outco
 }
 
 fn client(address: &AssignerAddressArgs) -> Result<AssignerClient, Failure> {
-    let hosts: AssignerAddress = address.assigner.parse().map_err(usage)?;
-    let certs = address.certs.as_deref();
-    let security = Security::choose(certs, address.insecure, CertUse::Client);
-    Ok(AssignerClient::with(hosts, security.map_err(Failure::of)?))
+    let address: AssignerAddress = address.assigner.parse().map_err(usage)?;
+    Ok(AssignerClient::new(address))
 }
 
 fn usage(error: CoordinationError) -> Failure {

@@ -45,15 +45,6 @@ fn maps_that_change_all_the_time() {
     assert!(stats.maps > 20_000 && stats.redirects > 5_000, "{stats:?}");
 }
 
-/// Nobody's change is overwritten by one that was computed before it: with callers
-/// that give up, owners that die, and maps that change.
-#[test]
-fn changes_that_depend_on_what_is_there() {
-    let stats = clean(Runs::Updates, 5_000_000, 500);
-    assert!(stats.commits > 5_000 && stats.crashes > 100, "{stats:?}");
-    assert!(stats.moves > 1_000 && stats.replaced > 50, "{stats:?}");
-}
-
 /// Two assigners that lead in turn and grant leases of different lengths, or one
 /// whose store forgets everything.
 #[test]

@@ -264,7 +264,6 @@ impl Meters {
             version,
             slices,
             hot_keys,
-            unstored: Vec::new(),
         }
     }
 }

@@ -2,8 +2,6 @@
 
 mod cluster;
 mod copies;
-mod metrics;
 mod moves;
 mod objects;
-mod security;
 mod strong;

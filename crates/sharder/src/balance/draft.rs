@@ -3,7 +3,6 @@
 
 use super::history::History;
 use super::plan::{Action, Change, Churn, Note, Reason};
-use super::unstored::Refusal;
 use crate::assignment::AssignedSlice;
 use crate::config::BalanceConfig;
 use crate::key::{KeyPoint, Slice};
@@ -142,8 +141,6 @@ pub(crate) struct Draft<'a> {
     pub(crate) churn: Churn,
     pub(crate) changes: Vec<Change>,
     pub(crate) notes: Vec<Note>,
-    /// Copies that could not be stored, each once.
-    pub(crate) refusals: Vec<Refusal>,
     scale: Scale,
 }
 
@@ -181,7 +178,6 @@ impl<'a> Draft<'a> {
             churn: Churn::default(),
             changes: Vec::new(),
             notes: Vec::new(),
-            refusals: Vec::new(),
             scale: Scale::default(),
         };
         for slice in &slices {

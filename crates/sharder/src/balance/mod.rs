@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  reports ─► LoadTable ─► estimates ─┐
-//!  members ───────────────────────────┼─► Draft ─► 1 dead ─► 2 drain ─► 3 unstored ─► 4 redundancy
-//!  assignment in force ───────────────┤       ─► 5 merge ─► 6 moves ─► 7 split ─► 8 isolate ─► Plan
+//!  members ───────────────────────────┼─► Draft ─► 1 dead ─► 2 drain ─► 3 redundancy ─► 4 merge
+//!  assignment in force ───────────────┤              ─► 5 moves ─► 6 split ─► 7 isolate ─► Plan
 //!  history (cooling, no return) ──────┘
 //! ```
 //!
@@ -27,7 +27,6 @@ mod properties;
 mod redundancy;
 mod split;
 mod takers;
-mod unstored;
 
 pub use plan::{
     Action, Change, Churn, Metric, Note, Obstacles, Overloaded, Plan, Reason, ServerLoad,
@@ -36,24 +35,23 @@ pub use plan::{
 use crate::assignment::{Assignment, AssignmentError, check_shape};
 use crate::config::{BalanceConfig, ConfigError, Freeze};
 use crate::load::{Heard, LoadTable};
-use crate::report::{ServerReport, Unstored};
+use crate::report::ServerReport;
 use crate::server::{Member, MemberState, ServerId};
 use draft::{Draft, DraftSlice};
 use history::History;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// One step of the algorithm.
 pub(crate) struct Phase {
     pub(crate) name: &'static str,
     pub(crate) run: fn(&mut Draft<'_>),
-    /// Whether it runs during deployments, too: without it something is not served,
-    /// or cannot be changed.
+    /// Whether it may run while only dead servers' slices are placed.
     forced: bool,
 }
 
 /// All of them, in order.
-pub(crate) const PHASES: [Phase; 8] = [
+pub(crate) const PHASES: [Phase; 7] = [
     Phase {
         name: "dead",
         run: dead::run,
@@ -63,11 +61,6 @@ pub(crate) const PHASES: [Phase; 8] = [
         name: "drain",
         run: drain::run,
         forced: false,
-    },
-    Phase {
-        name: "unstored",
-        run: unstored::run,
-        forced: true,
     },
     Phase {
         name: "redundancy",
@@ -112,8 +105,6 @@ pub struct Balancer {
     /// As of the last step.
     serving: BTreeSet<ServerId>,
     draining: BTreeSet<ServerId>,
-    /// What each server said last of copies that others cannot store.
-    unstored: BTreeMap<ServerId, Vec<Unstored>>,
     started: Duration,
     now: Duration,
 }
@@ -134,7 +125,6 @@ impl Balancer {
             assignment,
             serving: BTreeSet::new(),
             draining: BTreeSet::new(),
-            unstored: BTreeMap::new(),
             started: now,
             now,
         })
@@ -179,7 +169,6 @@ impl Balancer {
         let ahead = self.listen(reports, &mut notes, is_member);
         self.table.settle(now, self.config.half_life);
         self.table.retain(is_member);
-        self.unstored.retain(|&owner, _| is_member(owner));
         self.history.prune(
             now,
             self.config.cooldown.max(self.config.replica_hold),
@@ -223,7 +212,6 @@ impl Balancer {
             servers,
             self.draft_slices(),
         );
-        draft.refusals = self.refusals(reporting);
         let before: Vec<f64> = (0..draft.servers.len()).map(|s| draft.load(s)).collect();
         for phase in PHASES.iter().filter(|phase| phase.forced || !forced_only) {
             (phase.run)(&mut draft);
@@ -340,19 +328,12 @@ impl Balancer {
                 notes.push(Note::Report(error));
                 continue;
             }
-            match self.table.hear(report, self.now) {
-                Heard::New => {
-                    let unstored = report.unstored.clone();
-                    self.unstored.insert(report.server, unstored);
-                }
-                Heard::Repeated => {}
-                Heard::Ahead(version) => {
-                    ahead = true;
-                    notes.push(Note::Ahead {
-                        server: report.server,
-                        version,
-                    });
-                }
+            if let Heard::Ahead(version) = self.table.hear(report, self.now) {
+                ahead = true;
+                notes.push(Note::Ahead {
+                    server: report.server,
+                    version,
+                });
             }
         }
         ahead
@@ -385,20 +366,6 @@ impl Balancer {
             .filter(|&id| !is_member(id))
             .collect();
         dead.into_iter().collect()
-    }
-
-    /// What those who were heard lately say of copies that cannot be stored.
-    fn refusals(&self, reporting: impl Fn(ServerId) -> bool) -> Vec<unstored::Refusal> {
-        let heard = self.unstored.iter().filter(|(owner, _)| reporting(**owner));
-        let refusals = heard.flat_map(|(&owner, all)| {
-            all.iter().map(move |said| unstored::Refusal {
-                point: said.point,
-                server: said.server,
-                owner,
-            })
-        });
-        let refusals: BTreeSet<unstored::Refusal> = refusals.collect();
-        refusals.into_iter().collect()
     }
 
     fn draft_slices(&self) -> Vec<DraftSlice> {

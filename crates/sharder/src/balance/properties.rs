@@ -423,7 +423,6 @@ impl Steady {
                     version: assignment.version(),
                     slices: Vec::new(),
                     hot_keys: Vec::new(),
-                    unstored: Vec::new(),
                 };
                 for assigned in own {
                     let inside = self

@@ -1,4 +1,4 @@
-//! Phase 4: every slice gets the replicas it should have, and a key that is
+//! Phase 3: every slice gets the replicas it should have, and a key that is
 //! too hot for one server gets more.
 //!
 //! Only a key with a slice of its own is replicated because of its heat: a

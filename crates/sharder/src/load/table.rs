@@ -262,7 +262,6 @@ mod tests {
                 })
                 .collect(),
             hot_keys: Vec::new(),
-            unstored: Vec::new(),
         }
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 use trefoil_sharder::{
     Action, AssignedSlice, Assignment, AssignmentVersion, BalanceConfig, Balancer, Capacity,
     Freeze, HotKey, KeyPoint, Load, Member, MemberState, Metric, Note, Overloaded, Plan, Reason,
-    ServerId, ServerReport, Slice, SliceLoad, StepError, Unstored,
+    ServerId, ServerReport, Slice, SliceLoad, StepError,
 };
 
 const MIB: u64 = 1 << 20;
@@ -17,8 +17,6 @@ struct Script {
     keys: Vec<(KeyPoint, Load)>,
     /// Who reports.
     silent: Vec<ServerId>,
-    /// Copies that cannot be stored, with who says so.
-    unstored: Vec<(ServerId, Unstored)>,
     second: u64,
 }
 
@@ -64,7 +62,6 @@ impl Script {
             members,
             keys: Vec::new(),
             silent: Vec::new(),
-            unstored: Vec::new(),
             second: 0,
         }
     }
@@ -111,12 +108,6 @@ impl Script {
             version: self.balancer.assignment().version(),
             slices: Vec::new(),
             hot_keys: Vec::new(),
-            unstored: self
-                .unstored
-                .iter()
-                .filter(|(owner, _)| *owner == server)
-                .map(|(_, unstored)| *unstored)
-                .collect(),
         };
         for assigned in self.of(server) {
             let share = 1.0 / assigned.servers.len() as f64;
@@ -235,49 +226,6 @@ fn a_slice_whose_replica_lives_loses_nothing() {
     };
     assert_eq!(count(Reason::Dead), 40);
     assert_eq!(count(Reason::TooFewReplicas), 40);
-}
-
-#[test]
-fn copies_that_cannot_be_stored_are_given_to_others() {
-    // During a deployment, too.
-    let config = BalanceConfig {
-        replicas_min: 2,
-        replicas_max: 2,
-        freeze: Freeze::OnlyDead,
-        ..BalanceConfig::default()
-    };
-    let mut script = Script::new(3, 8, config);
-    script.load_every_slice(cpu(0.02));
-    script.seconds(6);
-    let first = script.balancer.assignment().slices()[0].clone();
-    let (owner, refuses) = (first.servers[0], first.servers[1]);
-    let unstored = Unstored {
-        point: middle(first.slice),
-        server: refuses,
-    };
-    script.unstored = vec![(owner, unstored)];
-    let plan = script.second();
-    let reason = Reason::Unstored { server: refuses };
-    assert_eq!(plan.changes.len(), 2, "{plan}");
-    assert!(plan.changes.iter().all(|change| change.reason == reason));
-    let now = script.servers_of(unstored.point).to_vec();
-    assert!(now.len() == 2 && now[0] == owner && now[1] != refuses);
-    // What an older map was about, or somebody else than the owner says, changes nothing.
-    assert_eq!(script.second().changes, []);
-    script.unstored = vec![(refuses, unstored)];
-    assert_eq!(script.second().changes, []);
-    // Nobody is left who could: it stays, and that is told.
-    let unstored = Unstored {
-        server: now[1],
-        ..unstored
-    };
-    script.unstored = vec![(owner, unstored)];
-    let plan = script.second();
-    assert_eq!(plan.changes, []);
-    let told = Note::CannotStore {
-        servers: vec![now[1]],
-    };
-    assert!(plan.notes.contains(&told), "{plan}");
 }
 
 #[test]

@@ -106,6 +106,5 @@ pub(crate) fn report(session: &Session, view: &View, sequence: u64) -> ServerRep
             })
             .collect(),
         hot_keys: Vec::new(),
-        unstored: Vec::new(),
     }
 }

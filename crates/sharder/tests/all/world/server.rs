@@ -74,7 +74,6 @@ pub fn report_all(servers: &mut [Server], keys: &Keys, rng: &mut Rng) -> Vec<Ser
                 version: assignment.version(),
                 slices,
                 hot_keys: hot_keys(server, &assignment, keys, rng),
-                unstored: Vec::new(),
             })
         })
         .collect()

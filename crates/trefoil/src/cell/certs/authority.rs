@@ -7,7 +7,7 @@ use rcgen::{
     Issuer, KeyPair, KeyUsagePurpose, SanType,
 };
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use trefoil_tls::{Certificate, Corpora, Role, Roles, corpus_urn};
+use trefoil_tls::{Certificate, Role, Roles};
 
 /// Clocks of machines differ: a certificate is valid from a little before its making.
 const BACKDATED: Duration = Duration::from_secs(600);
@@ -25,7 +25,6 @@ pub(super) struct Wanted {
     pub name: String,
     pub hosts: Vec<String>,
     pub roles: Roles,
-    pub corpora: Corpora,
     pub days: u32,
 }
 
@@ -100,10 +99,6 @@ impl Authority {
         params.distinguished_name = common_name(&wanted.name);
         for role in wanted.roles.iter() {
             let urn = role.urn().try_into().map_err(Failure::of)?;
-            params.subject_alt_names.push(SanType::URI(urn));
-        }
-        for corpus in wanted.corpora.iter() {
-            let urn = corpus_urn(corpus).try_into().map_err(Failure::of)?;
             params.subject_alt_names.push(SanType::URI(urn));
         }
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
