@@ -11,7 +11,7 @@ use crate::recovery::Progress;
 use crate::repair::Tally;
 use crate::resize;
 use std::cmp::Ordering;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering as Memory};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering as Memory};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use trefoil_cell::{CONFIG_ID_CHANGING, CellConfig, CorpusId};
@@ -35,6 +35,8 @@ pub(crate) struct Member {
     /// Configuration that requests must name; [`CONFIG_ID_CHANGING`] while the
     /// corpus is being replaced.
     config_id: AtomicU32,
+    /// It is to take another process's place, and has not yet: whatever id stands above.
+    closed: AtomicBool,
     /// Who loads another corpus.
     pub(crate) corpus_turn: Turn,
     behind: Arc<Behind>,
@@ -79,6 +81,7 @@ impl Member {
             hot: Hot::new(u64::from(number)),
             life: config.life,
             config_id: AtomicU32::new(config.config_id),
+            closed: AtomicBool::new(false),
             corpus_turn: Turn::default(),
             behind,
             lending,
@@ -132,7 +135,10 @@ impl Member {
 
     /// The configuration that requests must name.
     pub(crate) fn config_id(&self) -> u32 {
-        self.config_id.load(Memory::Acquire)
+        match self.closed.load(Memory::Acquire) {
+            true => CONFIG_ID_CHANGING,
+            false => self.config_id.load(Memory::Acquire),
+        }
     }
 
     /// What requests are compared with.
@@ -148,9 +154,15 @@ impl Member {
         self.config_id.store(CONFIG_ID_CHANGING, Memory::Release);
     }
 
-    /// Executes under this configuration from now on.
-    pub(crate) fn begin_service(&self, config_id: u32) {
-        self.config_id.store(config_id, Memory::Release);
+    /// Executes nothing until [`Self::begin_service`], whatever configuration is taken on
+    /// meanwhile.
+    pub(crate) fn keep_closed(&self) {
+        self.closed.store(true, Memory::Release);
+    }
+
+    /// Executes from now on.
+    pub(crate) fn begin_service(&self) {
+        self.closed.store(false, Memory::Release);
     }
 
     /// Extends the lease in the control region.

@@ -42,7 +42,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::{Notify, watch};
 use trefoil_cell::{BackendLock, CellConfig, ConfigStoreError, Incarnations, Mode, TokenFile};
 use trefoil_fabric::Service as FabricService;
-use trefoil_fabric::shm::{Export, Target, TargetError, TargetOptions, UserPolicy, successor_path};
+use trefoil_fabric::shm::{Export, Target, TargetOptions, UserPolicy, successor_path};
 use trefoil_layout::limits::PARTITION_COUNT_MAX;
 use trefoil_layout::{ShardMap, Version, epoch};
 use trefoil_region::{HugePages, ProgramPages};
@@ -160,9 +160,8 @@ impl Server {
         })?;
         // What was flushed meanwhile.
         running.state.catch_up_at_last()?;
-        let config_id = running.state.config().config_id;
         for member in &running.state.members {
-            member.begin_service(config_id);
+            member.begin_service();
         }
         let server = running.serve((options.fabric, options.repair), listeners)?;
         if let Some(address) = listen.metrics {
@@ -359,7 +358,7 @@ impl Running {
             return;
         };
         for member in &self.state.members {
-            member.end_service();
+            member.keep_closed();
         }
         let path = successor_path(path);
         let options = TargetOptions {
@@ -389,11 +388,14 @@ impl Running {
             self.spawn("trefoil-config", follow::run)?;
         }
         if let Some(path) = listeners.fabric_socket() {
-            let target = match self.early.take() {
-                Some(mut target) => {
-                    target.take_place(path).map_err(TargetError::Listen)?;
-                    target
-                }
+            let early = self.early.take().and_then(|mut target| {
+                let taken = target.take_place(path);
+                // Nobody else holds what this process holds: it listens anew.
+                let say = |error| tracing::warn!(%error, "those who came early are not served");
+                taken.map_err(say).is_ok().then_some(target)
+            });
+            let target = match early {
+                Some(target) => target,
                 None => {
                     let options = target_options(&fabric, path, &listeners.users);
                     start_fabric(options, &self.state)?
@@ -469,7 +471,10 @@ impl Running {
                         tracing::error!(%address, %error, "metrics are not served: the port is not free");
                         return;
                     }
-                    Err(_) => tokio::time::sleep(METRICS_PAUSE).await,
+                    Err(_) => tokio::select! {
+                        () = transport::stopped(stopping.clone()) => return,
+                        () = tokio::time::sleep(METRICS_PAUSE) => {}
+                    },
                 }
             };
             transport::metrics_over_tcp(listener, state, stopping).await;
@@ -567,6 +572,9 @@ impl Drop for Running {
     fn drop(&mut self) {
         tracing::info!("shutting down");
         self.state.begin_stopping();
+        // At once: clients go elsewhere with their next call, and calls in flight end while
+        // the threads do.
+        let _ = self.stopping.send(true);
         drop(self.state.doors().unix.take());
         drop(self.token_file.take());
         // First the renewals, or one would follow the revocation.
@@ -581,7 +589,6 @@ impl Drop for Running {
         if let Some(target) = self.state.target.get() {
             drop(target.lock().unwrap_or_else(PoisonError::into_inner).take());
         }
-        let _ = self.stopping.send(true);
         self.await_connections();
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_timeout(FAREWELL);

@@ -74,7 +74,7 @@ pub(crate) enum TcpAccess {
 pub(crate) type Stopping = watch::Receiver<bool>;
 
 /// Waits until the server stops.
-async fn stopped(mut stopping: Stopping) {
+pub(crate) async fn stopped(mut stopping: Stopping) {
     // An error means that the sender is gone: the server has stopped.
     let _ = stopping.wait_for(|stopping| *stopping).await;
 }

@@ -349,9 +349,13 @@ impl Mutate {
         match (failure, state.ack) {
             // What one copy of the message has done, another cannot undo.
             (_, AckState::Applied { .. } | AckState::Superseded { .. }) => {}
-            (SendFailure::NotSent | SendFailure::Moving, AckState::Open) => {
+            (SendFailure::Moving, AckState::Open) => {
+                // Over in a moment, like its own word for it.
+                state.lacking = RetryCause::Recovering;
+                state.is_unwilling = true;
                 state.ack = AckState::Down;
             }
+            (SendFailure::NotSent, AckState::Open) => state.ack = AckState::Down,
             (SendFailure::NotSent | SendFailure::Moving, _) => {}
             (SendFailure::Lost, _) => state.ack = AckState::Lost,
         }

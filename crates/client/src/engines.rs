@@ -1,13 +1,13 @@
 //! The engines beside a cell's backends: where they are, and what they have counted.
 
 use crate::cell::Cell;
-use crate::rpc::Rpc;
+use crate::rpc::{Rpc, is_of_the_way};
 use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs as _};
 use std::sync::Arc;
 use std::time::Duration;
 use trefoil_cell::{CellConfig, RpcAddress};
 use trefoil_layout::limits::LAYOUT_VERSION;
-use trefoil_rpc::v1;
+use trefoil_rpc::{failure_text, v1};
 use trefoil_softnic::EngineAddress;
 use trefoil_tls::Tls;
 
@@ -33,7 +33,8 @@ impl Cell {
         let mut engines: Vec<(EngineAddress, Vec<u32>)> = Vec::new();
         for backend in &config.backends {
             let number = backend.number;
-            let Ok(Some(engine)) = engine_of(rpc, &config, number, By::AnyWay) else {
+            let found = engine_of(rpc, &config, number, By::AnyWay, PATIENCE);
+            let Ok(Some(engine)) = found else {
                 continue;
             };
             match engines
@@ -87,14 +88,24 @@ pub(crate) fn engine_address(
     }
 }
 
+/// Why a backend has told of no engine, nor that it has none.
+pub(crate) enum NoHello {
+    /// It was not asked: it is reached by nothing that leaves this host.
+    NotAsked,
+    /// It has answered something else.
+    Refused,
+    /// It has not answered, and why.
+    Silent(String),
+}
+
 /// The engine that a backend tells of, as it is reached from here; `None` if there is none.
-/// An error means that the backend did not answer.
 pub(crate) fn engine_of(
     rpc: &Rpc,
     config: &CellConfig,
     backend: u32,
     by: By,
-) -> Result<Option<EngineAddress>, String> {
+    patience: Duration,
+) -> Result<Option<EngineAddress>, NoHello> {
     let addresses = config.backend(backend).map(|config| &config.addresses[..]);
     let tcp = |address: &RpcAddress| match address {
         RpcAddress::Tcp { host, port } => Some((host.clone(), *port, address.is_local())),
@@ -103,16 +114,27 @@ pub(crate) fn engine_of(
     let tcp = addresses.unwrap_or_default().iter().find_map(tcp);
     let (host, port, is_local) = match (tcp, by) {
         (Some(found), _) => found,
-        (None, By::Network) => return Ok(None),
+        (None, By::Network) => return Err(NoHello::NotAsked),
         (None, By::AnyWay) => (Ipv4Addr::LOCALHOST.to_string(), 0, true),
     };
-    let mut client = rpc.backend(config, backend)?;
+    let mut client = rpc.backend(config, backend).map_err(NoHello::Silent)?;
     let request = v1::HelloRequest {
         backend,
         layout_version: LAYOUT_VERSION.into(),
     };
-    let call = async move { client.hello(request).await };
-    let engine = rpc.wait(call, PATIENCE)?.into_inner().engine;
+    let call = async move { tokio::time::timeout(patience, client.hello(request)).await };
+    let said = rpc
+        .block_on(call)
+        .map_err(NoHello::Silent)?
+        .map_err(|_| NoHello::Silent(format!("no answer within {} ms", patience.as_millis())))?;
+    let said = said.map_err(|status| {
+        let is_silent = is_of_the_way(&status) || status.code() == tonic::Code::DeadlineExceeded;
+        match is_silent {
+            true => NoHello::Silent(failure_text(&status)),
+            false => NoHello::Refused,
+        }
+    })?;
+    let engine = said.into_inner().engine;
     let Ok(mut address) = engine.parse::<SocketAddr>() else {
         return Ok(None);
     };

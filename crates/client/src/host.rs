@@ -3,7 +3,7 @@
 
 use crate::asynchronous::Signals;
 use crate::cell::Shared;
-use crate::engines::{By, engine_address, engine_of};
+use crate::engines::{By, NoHello, engine_address, engine_of};
 use crate::port::ClientPort;
 use crate::pulse;
 use crate::rpc::{Bell, Rpc, RpcPort};
@@ -31,12 +31,19 @@ const SUCCESSOR_PAUSE: Duration = Duration::from_micros(100);
 /// How often it is looked for one that is to take the place: each time it makes message
 /// rings.
 const EARLY_PAUSE: Duration = Duration::from_millis(20);
+/// Patience with its greeting: it may hang while another one takes the place.
+const EARLY_PATIENCE: Duration = Duration::from_millis(50);
 /// The same once it has not come for so long: the machine is busy.
 const SUCCESSOR_PAUSE_LONG: Duration = Duration::from_millis(1);
 const SUCCESSOR_LATE: Duration = Duration::from_millis(20);
 
-/// Patience with the greeting of an engine.
+/// Patience with a backend that is asked for its engine, and with the greeting of an engine.
 const ENGINE_PATIENCE: Duration = Duration::from_millis(500);
+/// Patience with both together the first time, when operations wait for it: after that they
+/// go by calls, and the engine is looked for again as soon as the link is tried anew.
+const FIRST_ENGINE_PATIENCE: Duration = Duration::from_millis(200);
+/// What an engine is left of it at least.
+const ENGINE_PATIENCE_MIN: Duration = Duration::from_millis(20);
 
 /// Patience with the greeting of one that was silent a moment ago.
 const HUSHED_PATIENCE: Duration = Duration::from_millis(100);
@@ -165,7 +172,7 @@ impl ClientHost {
                     is_down: false,
                     is_final: false,
                 },
-                Err(why) => NotConnected::down(&format!("the backend does not answer: {why}")),
+                Err(why) => silent(&why),
             });
             let event = Event::Connected {
                 backend,
@@ -311,28 +318,37 @@ impl Host for ClientHost {
                 Ok(connection) => Ok(ClientPort::Shm(connection)),
                 Err(error) if error.is_down => Err(error),
                 // It may be on another host, which may have an engine.
-                Err(error) => match engine_of(&rpc, thread_topology.config(), backend, By::Network)
-                {
-                    Ok(mut engine) => {
+                Err(error) => {
+                    let (config, asked) = (thread_topology.config(), Instant::now());
+                    let patience = match is_first {
+                        true => FIRST_ENGINE_PATIENCE,
+                        false => ENGINE_PATIENCE,
+                    };
+                    let has_answered = || {
                         reaches.answered(backend);
-                        if let Some(engine) = &mut engine {
-                            engine.has_datagrams = has_datagrams;
-                        }
-                        let life = thread_topology.id().life;
-                        engine.map_or(Err(error), |engine| by_engine(&engine, backend, life))
-                    }
-                    Err(_) if is_first => Err(error),
-                    Err(_) => match ask(&rpc, &thread_topology, backend) {
-                        Ok(()) => {
+                        Err(error.clone())
+                    };
+                    match engine_of(&rpc, config, backend, By::Network, patience) {
+                        Ok(None) | Err(NoHello::Refused) => has_answered(),
+                        Ok(Some(mut engine)) => {
                             reaches.answered(backend);
-                            Err(error)
+                            engine.has_datagrams = has_datagrams;
+                            let patience = match is_first {
+                                true => patience.saturating_sub(asked.elapsed()),
+                                false => patience,
+                            };
+                            let life = thread_topology.id().life;
+                            by_engine(&engine, backend, life, patience.max(ENGINE_PATIENCE_MIN))
                         }
-                        Err(why) => {
-                            let why = format!("the backend does not answer: {why}");
-                            Err(NotConnected::down(&why))
-                        }
-                    },
-                },
+                        Err(_) if is_first => Err(error),
+                        Err(NoHello::NotAsked) => match ask(&rpc, &thread_topology, backend) {
+                            Ok(()) => has_answered(),
+                            Err(why) => Err(silent(&why)),
+                        },
+                        // Who does not say this does not say anything else, either.
+                        Err(NoHello::Silent(why)) => Err(silent(&why)),
+                    }
+                }
             };
             thread_put(thread_topology, result);
         };
@@ -448,10 +464,19 @@ fn no_shared_memory() -> NotConnected {
     }
 }
 
+fn silent(why: &str) -> NotConnected {
+    NotConnected::down(&format!("the backend does not answer: {why}"))
+}
+
 /// By way of the engine that a backend tells of. One that is away says nothing of the
 /// backend.
-fn by_engine(engine: &EngineAddress, backend: u32, life: u64) -> Result<ClientPort, NotConnected> {
-    let port = EnginePort::connect(engine, backend, life, ENGINE_PATIENCE);
+fn by_engine(
+    engine: &EngineAddress,
+    backend: u32,
+    life: u64,
+    patience: Duration,
+) -> Result<ClientPort, NotConnected> {
+    let port = EnginePort::connect(engine, backend, life, patience);
     port.map(|port| ClientPort::Engine(Box::new(port)))
         .map_err(|error| NotConnected {
             why: error.to_string(),
@@ -489,6 +514,8 @@ struct Successor {
     /// Connected to before it serves.
     early: Option<Early>,
     looked: Option<Instant>,
+    /// Whoever listens there does not answer.
+    hangs: bool,
 }
 
 impl Successor {
@@ -508,10 +535,19 @@ impl Successor {
         let connected = Connection::connect(socket, backend, options);
         let is_absent = connected.as_ref().is_err_and(is_absence);
         let is_due = self.looked.is_none_or(|at| at.elapsed() >= EARLY_PAUSE);
-        if has_moved && is_absent && self.early.is_none() && is_due {
+        if has_moved && is_absent && self.early.is_none() && is_due && !self.hangs {
             self.looked = Some(Instant::now());
             // Whatever is wrong with it: what counts is who serves in the end.
-            self.early = Early::greet(socket, backend, options).ok().flatten();
+            let options = ConnectOptions {
+                timeout: EARLY_PATIENCE,
+                ..options.clone()
+            };
+            match Early::greet(socket, backend, &options) {
+                Ok(early) => self.early = early,
+                // It is not looked for again.
+                Err(ConnectError::Timeout { .. }) => self.hangs = true,
+                Err(_) => {}
+            }
         }
         connected
     }

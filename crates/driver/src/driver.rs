@@ -377,7 +377,8 @@ impl<H: Host> Driver<H> {
         let plan = self.plan::<N>(cohort, now);
         let plan = match purpose {
             Purpose::Basis => plan.careful(self.host.unix_ns(), Version::ZERO),
-            _ => plan.at(now_ms * 1_000_000),
+            // A wall clock that is behind would find nothing at rest.
+            _ => plan.at((now_ms * 1_000_000).max(self.versions.known_ns())),
         };
         self.prefetch(hash, cohort, &plan);
         let mut get = Get::new(&plan, hash, limits, now);

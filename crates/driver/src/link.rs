@@ -350,12 +350,30 @@ impl<P: Port> Link<P> {
         self.state == State::Near && self.view().is_some_and(|view| view.lease_alive(now_ns))
     }
 
+    /// Whether what stands reaches the same process as `port`, likewise by an engine.
+    pub(crate) fn stands_as_well_as(&self, port: &P) -> bool {
+        let is_like = |near: &P| {
+            let (known, found) = (near.agreement(), port.agreement());
+            near.is_indirect() && known.is_some() && known == found
+        };
+        port.is_indirect() && self.state == State::Near && self.near.as_ref().is_some_and(is_like)
+    }
+
     /// What was connected has no more to offer than what stands.
     pub(crate) fn stays(&mut self, now_ns: u64) {
         self.connecting_since_ns = None;
         self.is_greeted = false;
-        if !self.near.as_ref().is_some_and(Port::has_messages) {
+        // An engine has none to give.
+        let has_all = |near: &P| near.has_messages() || near.is_indirect();
+        if !self.near.as_ref().is_some_and(has_all) {
             self.ask_for_rings_later(now_ns);
+        }
+    }
+
+    /// It was connected to: if it was greeted because it was silent, it is busy.
+    pub(crate) fn has_answered_greeting(&mut self, now_ns: u64) {
+        if std::mem::take(&mut self.is_greeted) && self.expects_far() {
+            self.heard(now_ns);
         }
     }
 
@@ -377,7 +395,7 @@ impl<P: Port> Link<P> {
             .collect();
         self.successor_by_ns = 0;
         self.connecting_since_ns = None;
-        self.is_greeted = false;
+        self.has_answered_greeting(now_ns);
         host.reached(self.number);
         self.pause_ns = RETRY_NS_MIN;
         // An engine carries no messages, and never will.

@@ -135,6 +135,7 @@ impl<H: Host> Driver<H> {
             preferred: self.turns.next(copies),
             strategies,
             now_unix_ns: self.host.unix_ns(),
+            known_ns: self.versions.known_ns(),
             careful: own,
         }
     }

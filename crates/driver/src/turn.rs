@@ -505,7 +505,9 @@ impl<H: Host> Driver<H> {
                     link.not_connected(&NotConnected::down(why), now, &mut self.host);
                     self.begin_learning();
                     false
-                } else if link.stands(now) && !port.has_messages() {
+                } else if link.stands(now) && !port.has_messages() || link.stands_as_well_as(&port)
+                {
+                    link.has_answered_greeting(now);
                     link.stays(now);
                     true
                 } else {

@@ -75,6 +75,12 @@ impl Versions {
         self.last
     }
 
+    /// The latest time that a version names which was seen or issued; 0 if there was none.
+    #[inline(always)]
+    pub fn known_ns(&self) -> u64 {
+        self.known_ns
+    }
+
     /// Takes note of a version seen anywhere: what is issued lies above it. One from
     /// so far in the future that every later mutation of ours would be refused is
     /// passed over: a backend whose clock is wrong, or that means ill, must not move

@@ -63,16 +63,42 @@ impl FileDisk {
             }
             Err(error) => return Err(failed(path, "lock", error.into())),
         }
-        Ok(FileDisk {
+        let disk = FileDisk {
             file: file.into(),
             path: path.to_owned(),
             flush,
-        })
+        };
+        // Between the opening and the lock, another process may have given this file
+        // another name, or this name to another file.
+        match disk.has_its_name() {
+            Ok(true) => Ok(disk),
+            Ok(false) => Err(JournalError::InUse {
+                name: path.display().to_string(),
+            }),
+            Err(error) => Err(failed(path, "look at", error.into())),
+        }
+    }
+
+    fn has_its_name(&self) -> Result<bool, Errno> {
+        let opened = rustix::fs::fstat(&self.file)?;
+        match rustix::fs::stat(&self.path) {
+            Ok(named) => Ok((named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino)),
+            Err(Errno::NOENT) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// How it is flushed, in fact.
     pub fn flush_kind(&self) -> Flush {
         self.flush
+    }
+}
+
+impl Drop for FileDisk {
+    /// A child that this process has forked, and that has not executed its program yet, has
+    /// the file open, too: its lock would outlive the close.
+    fn drop(&mut self) {
+        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
     }
 }
 
@@ -123,7 +149,10 @@ pub fn open(
         }
         create(path, (queue, salt), len)?;
     }
-    Log::open(FileDisk::open(path, flush)?, queue, executed, replay)
+    let disk = FileDisk::open(path, flush)?;
+    // Whoever has made it may have been killed before its name was persistent.
+    flush_folder(path).map_err(|error| failed(path, "flush the folder of", error))?;
+    Log::open(disk, queue, executed, replay)
 }
 
 /// Makes a whole journal beside its place, and moves it there. One that is there stays.

@@ -125,10 +125,7 @@ impl<D: Disk> Log<D> {
             if held.end <= executed + 1 && !mutants::is(Mutant::ReplayedFromTail) {
                 continue;
             }
-            // It was whole a moment ago.
-            if log.read_frame(held.block)?.is_none() {
-                return Err(log.damaged("a frame changed while it was read"));
-            }
+            log.read_again(held)?;
             for record in frame::records(log.scratch.bytes()) {
                 if record.position > executed || mutants::is(Mutant::ReplayedFromTail) {
                     replay(record);
@@ -296,14 +293,22 @@ impl<D: Disk> Log<D> {
         let Some(last) = self.held.back().copied() else {
             return Ok(());
         };
-        if let Some(head) = self.read_frame(last.block)?
-            && !mutants::is(Mutant::NotRewritten)
-        {
+        let head = self.read_again(last)?;
+        if !mutants::is(Mutant::NotRewritten) {
             let bytes = &self.scratch.bytes()[..head.block_count() * BLOCK_LEN];
             let written = self.disk.write(COPIES + last.block, bytes);
             self.try_io("write", written)?;
         }
         Ok(())
+    }
+
+    /// Reads a frame that was whole a moment ago into the scratch blocks.
+    fn read_again(&mut self, held: Held) -> Result<Head, JournalError> {
+        let is_same = |head: &Head| {
+            (head.number, head.position, head.end()) == (held.number, held.position, held.end)
+        };
+        let found = self.read_frame(held.block)?.filter(is_same);
+        found.ok_or_else(|| self.damaged("a frame changed while it was read"))
     }
 
     /// A group is begun when the one before is persistent: a whole frame behind one that is
@@ -411,7 +416,7 @@ fn read_superblock<D: Disk>(
 ) -> Result<Superblock, JournalError> {
     let foreign = || JournalError::Foreign { name: name.into() };
     let blocks = disk.block_count().map_err(|e| io_error(name, "read", e))?;
-    if blocks < COPIES + BLOCK_COUNT_MIN {
+    if blocks < COPIES {
         return Err(foreign());
     }
     let mut block = Blocks::new(1);
@@ -449,6 +454,9 @@ fn read_superblock<D: Disk>(
             found: found.queue,
             expected: queue,
         });
+    }
+    if found.block_count < BLOCK_COUNT_MIN {
+        return Err(foreign());
     }
     if found.block_count > blocks - COPIES {
         return Err(JournalError::Damaged {

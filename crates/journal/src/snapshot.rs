@@ -12,8 +12,9 @@
 
 use crate::disk::{set_word, word};
 use crate::file::{beside, flush_folder};
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use twox_hash::XxHash3_64;
 
@@ -21,6 +22,8 @@ use twox_hash::XxHash3_64;
 pub const MAGIC: u64 = u64::from_le_bytes(*b"TFQSTAT1");
 const HEAD_LEN: usize = 5 * 8;
 const WORD_CHECKSUM: usize = 4;
+/// Who may read a state: its owner.
+const MODE: u32 = 0o600;
 
 /// Why a state cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -58,7 +61,8 @@ fn sum(head: &[u8], state: &[u8]) -> u64 {
     XxHash3_64::oneshot_with_seed(seed, state)
 }
 
-/// The state at this place and its position; `None` if there is none yet.
+/// The state at this place and its position; `None` if there is none yet. What it gives is
+/// persistent, also after a [`store`] that was interrupted before its name was.
 pub fn load(path: &Path, queue: u64) -> Result<Option<(u64, Vec<u8>)>, SnapshotError> {
     let mut bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
@@ -73,6 +77,12 @@ pub fn load(path: &Path, queue: u64) -> Result<Option<(u64, Vec<u8>)>, SnapshotE
             });
         }
     };
+    // Whoever goes by this state gives the journal's room free.
+    flush_folder(path).map_err(|source| SnapshotError::Io {
+        doing: "flush the folder of",
+        path: path.to_owned(),
+        source,
+    })?;
     let not_whole = || SnapshotError::NotWhole(path.to_owned());
     if bytes.len() < HEAD_LEN || word(&bytes, 0) != MAGIC {
         return Err(not_whole());
@@ -111,7 +121,12 @@ pub fn store(path: &Path, queue: u64, position: u64, state: &[u8]) -> Result<(),
     set_word(&mut head, 3, state.len() as u64);
     let checksum = sum(&head, state);
     set_word(&mut head, WORD_CHECKSUM, checksum);
-    let mut file = File::create(&fresh).map_err(failed("make"))?;
+    let mut options = File::options();
+    options.write(true).create(true).truncate(true).mode(MODE);
+    let mut file = options.open(&fresh).map_err(failed("make"))?;
+    // What an interrupted attempt has left keeps its mode otherwise.
+    file.set_permissions(Permissions::from_mode(MODE))
+        .map_err(failed("make"))?;
     file.write_all(&head)
         .and_then(|()| file.write_all(state))
         .map_err(failed("write"))?;

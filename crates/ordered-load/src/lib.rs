@@ -5,9 +5,10 @@
 //! `cargo run --release -p trefoil-ordered-load --example measure`.
 //!
 //! Server and client are threads of one process, each on a core of its own; memory is
-//! shared as between processes. Latency counts from the intended start of a request
-//! (Poisson arrivals, open loop): what waits because the client or the queue is behind
-//! counts as waiting.
+//! shared as between processes. Latency of commits and of the four workloads counts from the
+//! intended start of a request (Poisson arrivals): what waits because the client or the queue
+//! is behind counts as waiting. Clients that share connections, and durable SETs, are closed
+//! loops: the next request begins when an earlier one is done.
 
 mod bare;
 mod cache;
@@ -88,6 +89,12 @@ pub enum LoadError {
         /// The system's words.
         source: std::io::Error,
     },
+    /// Nothing is flushed there.
+    #[error(
+        "{0} is a file system in memory (tmpfs): what is flushed there is on no disk; name a \
+         folder on one"
+    )]
+    Memory(PathBuf),
     /// The queue was refused or ended amid a measurement.
     #[error("the queue under load failed: {0}")]
     Queue(String),

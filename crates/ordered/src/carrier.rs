@@ -23,7 +23,12 @@ pub trait Carrier {
         timeout: Duration,
     ) -> Result<(), NoAnswer>;
 
-    /// Waits until a request may be submitted again, as after [`Refused::Full`].
+    /// Does without the answer to a request that was not nilext: its slot is free when it is
+    /// executed.
+    fn forget(&mut self, to: Committed);
+
+    /// Waits until a request may be submitted again, as after [`Refused::Full`]. Answers
+    /// that are neither taken nor forgotten hold their slots.
     fn wait_for_room(&mut self, timeout: Duration) -> Result<(), NoAnswer>;
 }
 
@@ -48,6 +53,10 @@ impl Carrier for Queue {
         into.clear();
         into.extend_from_slice(answer);
         Ok(())
+    }
+
+    fn forget(&mut self, to: Committed) {
+        Queue::forget(self, to);
     }
 
     fn wait_for_room(&mut self, timeout: Duration) -> Result<(), NoAnswer> {

@@ -40,6 +40,8 @@ pub(crate) struct Consumer<W> {
     pub(crate) is_news: bool,
     /// Requests that were taken and are not completed.
     pub(crate) taken: u64,
+    /// The position of its last head: an honest client's only rise.
+    last_position: u64,
 }
 
 /// What a look at a lane without a head has found.
@@ -76,6 +78,7 @@ impl<W: Atomics> Consumer<W> {
             is_broken: false,
             is_news: false,
             taken: 0,
+            last_position: 0,
         }
     }
 
@@ -88,7 +91,9 @@ impl<W: Atomics> Consumer<W> {
             lane::set_executed(&self.words, self.cursor);
         }
         match slot::read(&self.words, self.terms, self.cursor, &mut self.image) {
+            Ok((position, _)) if position <= self.last_position => Look::Broken,
             Ok((position, head)) => {
+                self.last_position = position;
                 self.next = Some(Next { position, head });
                 Look::Published
             }

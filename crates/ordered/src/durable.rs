@@ -41,8 +41,10 @@ pub trait DurableService: Service {
     }
 }
 
-/// Why a durable queue cannot go on. What was not acknowledged may be executed in its next
-/// life, or not; it is to be dropped, which its clients notice.
+/// Why a durable queue cannot be opened, or cannot go on. What was not acknowledged may be
+/// executed in its next life, or not; it is to be dropped, which its clients notice. The
+/// service behind it is to be dropped, too, and loaded anew from its persistent state before
+/// the queue is opened again: it may have executed requests that the journal gives it again.
 #[derive(Debug, thiserror::Error)]
 pub enum DurableError<E: std::error::Error> {
     /// The journal.
@@ -80,11 +82,15 @@ impl<D: Disk> DurableWorker<D> {
     /// Opens the journal, executes what the state is without, and begins the queue's next
     /// life. `open` is given the state's position and what is to be called with each
     /// request: as of [`trefoil_journal::file::open`] or [`Log::open`].
+    ///
+    /// After an error the service may have executed some of what the journal has: load it
+    /// anew before another attempt. Impossible options are told before anything is opened.
     pub fn open<S: DurableService>(
         options: Options,
         service: &mut S,
         open: impl FnOnce(u64, &mut dyn FnMut(Record<'_>)) -> Result<Log<D>, JournalError>,
     ) -> Result<Self, DurableError<S::Error>> {
+        options.check()?;
         let mut executed = service.persistent_position();
         let mut answer = Answer::default();
         let log = open(executed, &mut |record| {
@@ -132,7 +138,7 @@ impl<D: Disk> DurableWorker<D> {
     /// Takes what is there, makes it persistent, acknowledges and executes it.
     ///
     /// After an error nothing of this group is acknowledged or executed, and no later
-    /// group is: drop the worker.
+    /// group is: drop the worker and the service, as [`DurableError`] says.
     pub fn run_once<S: DurableService>(
         &mut self,
         service: &mut S,

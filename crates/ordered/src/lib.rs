@@ -63,6 +63,10 @@
 //! * can keep others from committing: a client whose position does not grow is refused
 //!   ([`producer::Refused::OrderBroken`]), and nothing is executed for that.
 //!
+//! A client may also publish a position that it did not draw. One that is not above its last
+//! breaks its lane. One far above all others makes every ticket *late* up to there: late
+//! requests take turns by lanes, each client's in its order, and with those that are not late.
+//!
 //! A client that takes tickets and does not publish them delays the execution (not the
 //! commit) of what others have published, by [`merge::PATIENCE_NS`] at most for each
 //! ticket. Each skip halves its patience, down to a microsecond, and each of its requests

@@ -9,6 +9,10 @@
 //! claim is found, and one that is made after that holds a higher ticket. A lane that was
 //! cleared stays so for the target and for all below it: a client that claims anew after
 //! each skip holds nobody up (invariants 1 to 3 of the crate).
+//!
+//! Heads below a position that was executed (*late* ones) are there only if somebody forges
+//! positions. Their lanes take turns, and each turn of theirs follows one of the others: no
+//! lane's forged positions keep another one from being executed.
 
 use crate::consumer::{Consumer, Depth, Look, Next};
 use crate::lane::{self, Terms, Turn};
@@ -24,6 +28,8 @@ pub const PATIENCE_NS: u64 = 1_000_000;
 /// a turn takes its cache line from the client. A request without a mark is that of a
 /// client that died just after it had committed, or has no turn of the processor.
 const MARK_LOOKS: u32 = 64;
+/// Requests of one lane in a row before all lanes are looked at.
+const IN_ROW_MAX: u32 = 256;
 
 /// Names a lane for as long as it is in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +92,12 @@ pub struct Merge<W> {
     target: Option<u64>,
     /// Where the last request came from.
     last: usize,
+    /// Requests in a row that came from there.
+    in_row: u32,
+    /// Which lane has had the last turn of those with late heads.
+    late: usize,
+    /// The last turn was a late head's.
+    was_late: bool,
     patience_ns: u64,
     mark_looks: u32,
     answer: Answer,
@@ -100,6 +112,9 @@ impl<W: Atomics> Merge<W> {
             expected: POSITION_FIRST,
             target: None,
             last: 0,
+            in_row: 0,
+            late: 0,
+            was_late: false,
             patience_ns,
             mark_looks: 0,
             answer: Answer::default(),
@@ -175,7 +190,7 @@ impl<W: Atomics> Merge<W> {
     /// Whether something is published. For who is about to sleep.
     pub fn has_work(&mut self) -> bool {
         self.look(Depth::Turns);
-        self.lowest().is_some()
+        self.lowest(0).is_some()
     }
 
     /// Executes the next request of the order, if it is known.
@@ -237,14 +252,18 @@ impl<W: Atomics> Merge<W> {
     #[inline]
     fn find_next(&mut self, clock: impl Fn() -> u64) -> Result<usize, Step> {
         // Requests of one client often stand in a row.
-        self.look_at(self.last, Depth::Marks);
-        if let Some(next) = self.next_of(self.last)
-            && next.position == self.expected
-        {
-            return Ok(self.last);
+        if self.in_row < IN_ROW_MAX {
+            self.look_at(self.last, Depth::Marks);
+            if let Some(next) = self.next_of(self.last)
+                && next.position == self.expected
+            {
+                self.in_row += 1;
+                return Ok(self.last);
+            }
         }
+        self.in_row = 0;
         self.look(Depth::Marks);
-        if self.lowest().is_none() {
+        if self.lowest(0).is_none() {
             self.mark_looks += 1;
             if self.mark_looks < MARK_LOOKS {
                 return Err(Step::Idle);
@@ -252,8 +271,18 @@ impl<W: Atomics> Merge<W> {
             self.mark_looks = 0;
             self.look(Depth::Turns);
         }
-        let Some((position, at)) = self.lowest() else {
-            return Err(Step::Idle);
+        let late = self.next_late();
+        if let Some(at) = late
+            && !self.was_late
+        {
+            return Ok(self.pass_late(at));
+        }
+        self.was_late = false;
+        let Some((position, at)) = self.lowest(self.expected) else {
+            return match late {
+                Some(at) => Ok(self.pass_late(at)),
+                None => Err(Step::Idle),
+            };
         };
         if position <= self.expected || mutants::is(Mutant::GapIgnored) {
             return Ok(at);
@@ -266,21 +295,44 @@ impl<W: Atomics> Merge<W> {
             }
         }
         if let Some(until_ns) = self.clear(&clock) {
-            return Err(Step::Waiting { until_ns });
+            return match late {
+                Some(at) => Ok(self.pass_late(at)),
+                None => Err(Step::Waiting { until_ns }),
+            };
         }
-        match self.lowest() {
+        match self.lowest(self.expected) {
             Some((_, at)) => Ok(at),
             None => Err(Step::Idle),
         }
     }
 
-    /// The lowest position of all heads, and its lane.
+    /// The lowest position of all heads that is not below `from`, and its lane.
     #[inline]
-    fn lowest(&self) -> Option<(u64, usize)> {
+    fn lowest(&self, from: u64) -> Option<(u64, usize)> {
         let heads = self.lanes.iter().enumerate();
         heads
             .filter_map(|(at, lane)| Some((lane.as_ref()?.next?.position, at)))
+            .filter(|(position, _)| *position >= from)
             .min()
+    }
+
+    /// The next lane in turn whose head is late.
+    #[inline]
+    fn next_late(&self) -> Option<usize> {
+        let is_late = |at: &usize| {
+            let next = self.next_of(*at);
+            next.is_some_and(|next| next.position < self.expected)
+        };
+        let (after, before) = (self.late + 1..self.lanes.len(), 0..=self.late);
+        after.chain(before).find(is_late)
+    }
+
+    /// A late head has its turn.
+    #[cold]
+    fn pass_late(&mut self, at: usize) -> usize {
+        self.was_late = true;
+        self.late = at;
+        at
     }
 
     #[inline(always)]

@@ -193,11 +193,10 @@ impl Queue {
         self.wait(timeout, |producer| producer.pending(0) == 0)
     }
 
-    /// Waits until a slot is free, as after [`Refused::Full`]. Answers that were not
-    /// taken hold theirs.
+    /// Waits until the next slot is free, as after [`Refused::Full`]. An answer that was
+    /// neither taken nor forgotten holds its slot: then this times out.
     pub fn wait_for_room(&mut self, timeout: Duration) -> Result<(), NoAnswer> {
-        let most = u64::from(self.producer.terms().slot_count) - 1;
-        self.wait(timeout, |producer| producer.pending(most) <= most)
+        self.wait(timeout, Producer::has_room)
     }
 
     /// Spins, then sleeps until the server rings.

@@ -100,6 +100,10 @@ impl Carrier for Shared {
         })?
     }
 
+    fn forget(&mut self, to: Committed) {
+        self.lock().forget(to);
+    }
+
     fn wait_for_room(&mut self, timeout: Duration) -> Result<(), NoAnswer> {
         self.wait(timeout, |queue| queue.has_room().then_some(()))
     }

@@ -138,17 +138,25 @@ impl std::fmt::Debug for Worker {
     }
 }
 
+impl Options {
+    /// Whether a queue can have these.
+    pub fn check(&self) -> Result<(), SetUpError> {
+        let terms = Terms {
+            epoch: 0,
+            client_id: 0,
+            slot_count: self.slot_count,
+        };
+        match terms.are_valid() {
+            true => Ok(()),
+            false => Err(SetUpError::SlotCount(self.slot_count)),
+        }
+    }
+}
+
 impl Worker {
     /// A queue without clients. No two lives of a queue may have the same epoch.
     pub fn new(epoch: u64, options: Options) -> Result<Self, SetUpError> {
-        let terms = Terms {
-            epoch,
-            client_id: 0,
-            slot_count: options.slot_count,
-        };
-        if !terms.are_valid() {
-            return Err(SetUpError::SlotCount(options.slot_count));
-        }
+        options.check()?;
         let order = object("trefoil-order", order::OBJECT_LEN)?;
         order::initialise(&Mapped(Mapping::owner(&order)?), epoch);
         Ok(Worker {

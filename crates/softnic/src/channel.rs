@@ -10,10 +10,12 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use trefoil_tls::Caller;
 
-/// Records received in a row before what they hold is looked at.
-const RECORDS_MAX: usize = 16;
+/// Times that something is received in a row before it is looked at.
+const READS_MAX: usize = 16;
 /// What rustls receives at a time: less is all that there was.
 const RECEIVED_LEN: usize = 4096;
+/// More than what one such piece can bring out of it: the rest of a record, and small ones.
+const PLAIN_LEN_MAX: usize = 32 << 10;
 
 /// Why nothing goes over the socket any more.
 #[derive(Debug)]
@@ -61,7 +63,8 @@ impl Channel {
         self.0.as_ref().is_some_and(|tls| tls.wants_write())
     }
 
-    /// Receives what is there; `None` if nothing is.
+    /// Receives what is there, or some of it; `None` if nothing is. With TLS there has to be
+    /// room for 32 KiB.
     pub(crate) fn receive(
         &mut self,
         socket: impl AsFd,
@@ -75,31 +78,34 @@ impl Channel {
                 Err(error) => nothing_or_broken(&error),
             };
         };
-        for _ in 0..RECORDS_MAX {
+        // At once, every time: rustls receives nothing more while it holds much.
+        let mut taken = 0;
+        let mut is_over = take(tls, into, &mut taken);
+        for _ in 0..READS_MAX {
+            if is_over || into.len() - taken < PLAIN_LEN_MAX {
+                break;
+            }
             let received = match tls.read_tls(&mut socket) {
-                Ok(0) => 0,
                 Ok(count) => count,
                 Err(error) => match nothing_or_broken(&error) {
-                    Ok(_) => break,
-                    Err(broken) => return Err(broken),
+                    Err(broken) if taken == 0 => return Err(broken),
+                    _ => break,
                 },
             };
             let state = tls.process_new_packets();
             // An answer in the handshake, or why there is none.
             let flushed = flush(tls, socket.0);
-            let plain_len = state.map_err(Broken::Tls)?.plaintext_bytes_to_read();
+            state.map_err(Broken::Tls)?;
             flushed?;
-            if received == 0 && plain_len == 0 {
-                return Err(Broken::Closed);
-            }
-            if received < RECEIVED_LEN || plain_len >= into.len() {
+            is_over = take(tls, into, &mut taken);
+            if received < RECEIVED_LEN {
                 break;
             }
         }
-        match tls.reader().read(into) {
-            Ok(0) => Err(Broken::Closed),
-            Ok(count) => Ok(Some(count)),
-            Err(error) => nothing_or_broken(&error),
+        match taken {
+            0 if is_over => Err(Broken::Closed),
+            0 => Ok(None),
+            _ => Ok(Some(taken)),
         }
     }
 
@@ -129,6 +135,19 @@ impl Channel {
             Some(tls) => flush(tls, socket.as_fd()),
         }
     }
+}
+
+/// Takes out what was received, as far as there is room behind the first `taken` bytes.
+/// Whether nothing more will come.
+fn take(tls: &mut Connection, into: &mut [u8], taken: &mut usize) -> bool {
+    while *taken < into.len() {
+        match tls.reader().read(&mut into[*taken..]) {
+            Ok(0) => return true,
+            Ok(count) => *taken += count,
+            Err(error) => return nothing_or_broken(&error).is_err(),
+        }
+    }
+    false
 }
 
 fn flush(tls: &mut Connection, socket: BorrowedFd<'_>) -> Result<bool, Broken> {
@@ -166,5 +185,138 @@ impl Write for Socket<'_> {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ring::rand::SystemRandom;
+    use ring::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair};
+    use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+    use rustls::crypto::ring::{default_provider, sign::any_supported_type};
+    use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
+    use rustls::sign::{CertifiedKey, SingleCertAndKey};
+    use rustls::version::TLS13;
+    use rustls::{
+        ClientConfig, DigitallySignedStruct, ServerConfig, SignatureScheme,
+        SupportedProtocolVersion,
+    };
+    use std::net::{TcpListener, TcpStream};
+    use std::sync::Arc;
+
+    const VERSIONS: &[&SupportedProtocolVersion] = &[&TLS13];
+
+    /// Believes whatever it is shown.
+    #[derive(Debug)]
+    struct Everybody;
+
+    impl ServerCertVerifier for Everybody {
+        fn verify_server_cert(
+            &self,
+            _: &CertificateDer<'_>,
+            _: &[CertificateDer<'_>],
+            _: &ServerName<'_>,
+            _: &[u8],
+            _: UnixTime,
+        ) -> Result<ServerCertVerified, rustls::Error> {
+            Ok(ServerCertVerified::assertion())
+        }
+
+        fn verify_tls12_signature(
+            &self,
+            _: &[u8],
+            _: &CertificateDer<'_>,
+            _: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, rustls::Error> {
+            unreachable!("TLS 1.3 only")
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            _: &[u8],
+            _: &CertificateDer<'_>,
+            _: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, rustls::Error> {
+            Ok(HandshakeSignatureValid::assertion())
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            vec![SignatureScheme::ECDSA_NISTP256_SHA256]
+        }
+    }
+
+    /// Two ends, of which neither has said anything.
+    fn ends() -> (Channel, Channel) {
+        let key =
+            EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &SystemRandom::new())
+                .unwrap();
+        let key = PrivatePkcs8KeyDer::from(key.as_ref().to_vec());
+        let key = any_supported_type(&key.into()).unwrap();
+        // Nobody reads the certificate.
+        let key = CertifiedKey::new(vec![CertificateDer::from(vec![0; 8])], key);
+        let provider = Arc::new(default_provider());
+        let server = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(VERSIONS)
+            .unwrap()
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(SingleCertAndKey::from(key)));
+        let client = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(VERSIONS)
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Everybody))
+            .with_no_client_auth();
+        let name = ServerName::try_from("engine").unwrap();
+        let client = ClientConnection::new(Arc::new(client), name).unwrap();
+        let server = ServerConnection::new(Arc::new(server)).unwrap();
+        (client.into(), server.into())
+    }
+
+    fn sockets() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (near, listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn much_that_was_sent_before_anything_is_received_comes_whole() {
+        let (near, far) = sockets();
+        let (mut client, mut server) = ends();
+        let mut room = vec![0; 64 << 10];
+        let is_agreed = |channel: &Channel| channel.export::<16>(b"test").is_some();
+        while !is_agreed(&client) || !is_agreed(&server) {
+            client.flush(&near).unwrap();
+            assert_eq!(server.receive(&far, &mut room).unwrap(), None);
+            assert_eq!(client.receive(&near, &mut room).unwrap(), None);
+        }
+        let sent: Vec<u8> = (0..200_000_u32).map(|at| (at % 251) as u8).collect();
+        let (mut sent_len, mut received) = (0, Vec::new());
+        while received.len() < sent.len() {
+            // As much as the sockets take, and only then the other end looks.
+            loop {
+                match server.send(&far, &sent[sent_len..]).unwrap() {
+                    0 => break,
+                    count => sent_len += count,
+                }
+            }
+            if let Some(count) = client.receive(&near, &mut room).unwrap() {
+                received.extend_from_slice(&room[..count]);
+            }
+        }
+        assert!(received == sent, "something else has come");
+        // What was said at the end comes, too, and then the end.
+        assert_eq!(server.send(&far, b"bye").unwrap(), 3);
+        drop((server, far));
+        received.clear();
+        let end = loop {
+            match client.receive(&near, &mut room) {
+                Ok(Some(count)) => received.extend_from_slice(&room[..count]),
+                Ok(None) => {}
+                Err(end) => break end,
+            }
+        };
+        assert_eq!(received, b"bye");
+        assert!(matches!(end, Broken::Closed), "{end:?}");
     }
 }

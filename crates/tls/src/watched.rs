@@ -115,6 +115,11 @@ impl Tls {
                 }
             }
         };
+        let revoked = Revoked::beside(&files.certificate);
+        // Nobody else judges callers by it.
+        if usage == CertUse::Server {
+            revoked.begin()?;
+        }
         Ok(Tls(Arc::new(Watched {
             files: files.clone(),
             needed,
@@ -126,7 +131,7 @@ impl Tls {
                 halfway: None,
                 warned: None,
             }),
-            revoked: Revoked::beside(&files.certificate),
+            revoked,
             is_refused: AtomicBool::new(false),
             handshakes: AtomicU64::new(0),
             handshakes_failed: AtomicU64::new(0),

@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use trefoil_client::{Cell, CertFiles, CertUse, Client, Options, SetOptions, Tls};
+use trefoil_client::{CarrierInUse, Cell, CertFiles, CertUse, Client, Options, SetOptions, Tls};
 
 use crate::hosts::{Host, Network, NetworkError};
 use crate::load::{Latency, pin_current_thread};
@@ -225,22 +225,22 @@ impl<'a> Scene<'a> {
             Case::Echo => self.echo(length),
             Case::Scar => {
                 let mut target = client_of(one, one.spinning.address, None)?;
-                self.gets(&mut target, None, length)
+                self.gets_by_engine(&mut target, None, length)
             }
             Case::ScarSleeping => {
                 let mut target = client_of(one, one.adaptive.address, None)?;
-                self.gets(&mut target, Some(one.adaptive.pid), length)
+                self.gets_by_engine(&mut target, Some(one.adaptive.pid), length)
             }
             Case::ScarTls | Case::ScarUdp => {
                 let files = CertFiles::in_directory(&self.secrets.certs.join("client"));
                 let tls = Tls::read(&files, CertUse::Client).map_err(cell_error)?;
                 let mut target = client_of(one, one.encrypted.address, Some(tls))?;
-                self.gets(&mut target, None, length)
+                self.gets_by_engine(&mut target, None, length)
             }
             Case::ScarQuorum => {
                 let stand = &self.three;
                 let mut target = client_of(stand, stand.spinning.address, None)?;
-                self.gets(&mut target, None, length)
+                self.gets_by_engine(&mut target, None, length)
             }
             Case::Memcached => self.gets(&mut memcached(Waiting::Spinning)?, Some(peer), length),
             Case::MemcachedBlocking => {
@@ -248,7 +248,8 @@ impl<'a> Scene<'a> {
             }
             Case::ScarMany => {
                 let mut target = client_of(one, one.adaptive.address, None)?;
-                self.batches(&mut target, one.adaptive.pid, length)
+                let row = self.batches(&mut target, one.adaptive.pid, length)?;
+                Ok(row.by_engine(goes_by_engine(target.client())))
             }
             Case::Crowd | Case::CrowdDeep => {
                 let cell = Cell::connect(&one.cell.address).map_err(cell_error)?;
@@ -294,7 +295,12 @@ impl<'a> Scene<'a> {
             operations,
             elapsed,
         };
-        Ok(Row::of(&timed, cpu_between(before, cpu(Some(server))?)))
+        let row = Row::of(&timed, cpu_between(before, cpu(Some(server))?));
+        Ok(match engine {
+            // Nothing else was asked.
+            Some(_) => row.by_engine(true),
+            None => row,
+        })
     }
 
     fn echo(&self, length: Duration) -> Result<Row, NetworkBenchError> {
@@ -306,6 +312,17 @@ impl<'a> Scene<'a> {
         let mut client = EchoClient::connect(echo.address, lens).map_err(io_error("echo"))?;
         let timed = timed(length, 1, |_| client.round().map_err(io_error("echo")))?;
         Ok(Row::of(&timed, None))
+    }
+
+    /// One at a time, and whether all backends are still reached by way of the engine then.
+    fn gets_by_engine(
+        &self,
+        target: &mut Trefoil,
+        server: Option<u32>,
+        length: Duration,
+    ) -> Result<Row, NetworkBenchError> {
+        let row = self.gets(target, server, length)?;
+        Ok(row.by_engine(goes_by_engine(target.client())))
     }
 
     /// One at a time.
@@ -398,14 +415,18 @@ fn cpu_between(before: Option<Duration>, after: Option<Duration>) -> Option<Dura
     Some(after?.saturating_sub(before?))
 }
 
+/// Whether all backends are reached by way of the engine.
+fn goes_by_engine(client: &mut Client) -> bool {
+    let links = client.carriers();
+    links
+        .iter()
+        .all(|link| link.carrier == CarrierInUse::Engine)
+}
+
 /// Until all backends are reached by way of the engine.
 fn await_engine(client: &mut Client) -> Result<(), NetworkBenchError> {
     let begin = Instant::now();
-    let is_there = |client: &mut Client| {
-        let links = client.carriers();
-        links.iter().all(|link| link.carrier.name() == "engine")
-    };
-    while !is_there(client) {
+    while !goes_by_engine(client) {
         for number in 0..20 {
             let _ = client.get(format!("nobody's {number}").as_bytes());
         }

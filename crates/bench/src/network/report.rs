@@ -89,6 +89,10 @@ pub struct Row {
     pub per_second: f64,
     /// CPU that the server has used for one, in microseconds; none where it spins.
     pub server_cpu_us: Option<f64>,
+    /// Whether the engine was in use to the end; none where there is no engine. Otherwise
+    /// the figures may be those of calls.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub is_by_engine: Option<bool>,
 }
 
 impl Row {
@@ -99,6 +103,14 @@ impl Row {
             p99_us: timed.latency.p99_ns as f64 / 1e3,
             per_second: timed.operations as f64 / timed.elapsed.as_secs_f64(),
             server_cpu_us: cpu.map(per_operation),
+            is_by_engine: None,
+        }
+    }
+
+    pub(super) fn by_engine(self, is_so: bool) -> Self {
+        Row {
+            is_by_engine: Some(is_so),
+            ..self
         }
     }
 }
@@ -158,11 +170,16 @@ impl Report {
                 p99_us,
                 per_second,
                 server_cpu_us,
+                is_by_engine,
             } = of.median;
+            let note = match is_by_engine {
+                Some(false) => "  not by the engine to the end",
+                Some(true) | None => "",
+            };
             let cpu = server_cpu_us.map_or_else(|| "-".to_owned(), |cpu| format!("{cpu:.2}"));
             let _ = writeln!(
                 text,
-                "{:<34} {p50_us:>9.1} {p99_us:>9.1} {per_second:>12.0} {cpu:>14}",
+                "{:<34} {p50_us:>9.1} {p99_us:>9.1} {per_second:>12.0} {cpu:>14}{note}",
                 of.case.title()
             );
             if of.case == Case::CrowdDeepMemcached {
@@ -220,5 +237,7 @@ fn median_of(rows: &[Row]) -> Row {
         server_cpu_us: rows[0]
             .server_cpu_us
             .map(|_| median(|row| row.server_cpu_us.unwrap_or_default())),
+        // In every round.
+        is_by_engine: rows.iter().filter_map(|row| row.is_by_engine).min(),
     }
 }

@@ -300,13 +300,11 @@ impl<const N: usize> Get<N> {
             Found::Rejected(Rejection::Recovering) => {
                 self.lacking(replica, RetryCause::Recovering);
             }
-            Found::Rejected(
-                Rejection::WrongShard
-                | Rejection::OtherLife
-                | Rejection::StaleConfig
-                | Rejection::UnknownConfig,
-            ) => {
+            Found::Rejected(Rejection::StaleConfig | Rejection::UnknownConfig) => {
                 self.refresh_refused(replica);
+            }
+            Found::Rejected(Rejection::WrongShard | Rejection::OtherLife) => {
+                self.refresh(replica, RetryCause::ConfigChanged);
             }
             Found::Rejected(_) if self.outcome.is_some() => {}
             Found::Rejected(rejection) => {

@@ -461,8 +461,14 @@ impl<const N: usize> Get<N> {
     /// The same of a replica that has refused a question: it moves to another process, which
     /// serves in a moment, or follows a configuration that this client knows already.
     #[cold]
+    ///
+    /// Where others may decide it without this one, it holds nobody up for long.
     pub(super) fn refresh_refused(&mut self, replica: usize) {
-        self.refresh_as(replica, RetryCause::ConfigChanged, true);
+        let cause = RetryCause::ConfigChanged;
+        if N > 2 && self.replicas[replica].faults >= ONE_SIDED_FAULTS_MAX {
+            return self.lacking(replica, cause);
+        }
+        self.refresh_as(replica, cause, true);
     }
 
     fn refresh_as(&mut self, replica: usize, cause: RetryCause, is_passing: bool) {

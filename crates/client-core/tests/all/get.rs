@@ -1038,7 +1038,7 @@ fn who_refuses_a_question_because_it_moves_is_asked_until_the_deadline() {
     let mut get = Script::<1>::with(&plan, Limits::until(1_000));
     let moves = LookupAnswer {
         epoch: 1,
-        found: Found::Rejected(Rejection::WrongShard),
+        found: Found::Rejected(Rejection::UnknownConfig),
     };
     let mut asked = 0;
     while asked < 200 {

@@ -130,6 +130,8 @@ impl v1::trefoil_server::Trefoil for Service {
         &self,
         _: Request<v1::HelloRequest>,
     ) -> Result<Response<v1::HelloResponse>, Status> {
+        // One that hangs does not refuse it, either.
+        (self.script.on_ping)().await?;
         no()
     }
 

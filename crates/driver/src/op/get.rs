@@ -33,6 +33,8 @@ pub(crate) struct AnyPlan {
     pub(crate) preferred: usize,
     /// Nanoseconds since the Unix epoch.
     pub(crate) now_unix_ns: u64,
+    /// The latest time that a version names which was seen: a wall clock may be behind.
+    pub(crate) known_ns: u64,
     /// For whoever writes on the strength of what is found: the version of a CAS that
     /// looks, or zero.
     pub(crate) careful: Option<Version>,
@@ -49,7 +51,7 @@ impl AnyPlan {
         }
         match self.careful {
             Some(own) => plan.careful(self.now_unix_ns, own),
-            None => plan.at(self.now_unix_ns),
+            None => plan.at(self.now_unix_ns.max(self.known_ns)),
         }
     }
 }

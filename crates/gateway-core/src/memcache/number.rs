@@ -51,6 +51,17 @@ pub(super) fn parse_u32(text: &[u8]) -> Option<u32> {
     parse_u64(text)?.try_into().ok()
 }
 
+/// The same where the newer memcached reads it: digits only.
+pub(super) fn parse_u64_plain(text: &[u8], is_newer: bool) -> Option<u64> {
+    let is_plain = !is_newer || text.iter().all(u8::is_ascii_digit);
+    parse_u64(text).filter(|_| is_plain)
+}
+
+/// The same in 32 bits.
+pub(super) fn parse_u32_plain(text: &[u8], is_newer: bool) -> Option<u32> {
+    parse_u64_plain(text, is_newer)?.try_into().ok()
+}
+
 /// A signed number.
 pub(super) fn parse_i64(text: &[u8]) -> Option<i64> {
     let (negative, magnitude) = leading(text)?;
@@ -110,6 +121,34 @@ mod tests {
         }
         assert_eq!(parse_u32(b"4294967295"), Some(u32::MAX));
         assert_eq!(parse_u32(b"4294967296"), None);
+    }
+
+    #[test]
+    fn the_newer_memcached_takes_digits_only() {
+        let cases: [(&[u8], Option<u64>, Option<u64>); 7] = [
+            (b"7", Some(7), Some(7)),
+            (b"007", Some(7), Some(7)),
+            (b"+7", Some(7), None),
+            (b"-0", Some(0), None),
+            (b"\t7", Some(7), None),
+            (b"", None, None),
+            (b"7x", None, None),
+        ];
+        for (text, older, newer) in cases {
+            assert_eq!(
+                parse_u64_plain(text, false),
+                older,
+                "{:?}",
+                text.escape_ascii()
+            );
+            assert_eq!(
+                parse_u64_plain(text, true),
+                newer,
+                "{:?}",
+                text.escape_ascii()
+            );
+        }
+        assert_eq!(parse_u32_plain(b"4294967296", true), None);
     }
 
     #[test]

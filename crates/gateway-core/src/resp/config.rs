@@ -13,8 +13,9 @@ use crate::world::Role;
 const SLOW_LOG_LEN: usize = 128;
 /// Names and patterns of one command that are looked at.
 const ASKED_MAX: usize = 32;
-/// The least memory limit, in bytes: memcached's.
-const LIMIT_BYTES_MIN: u64 = 8 << 20;
+/// The least memory limit, in bytes: that of one process. A cell of several has that many
+/// times as much, and says so itself.
+const LIMIT_BYTES_MIN: u64 = 32 << 20;
 
 /// Settings, in alphabetical order.
 fn configuration<K: Keyspace>(

@@ -9,7 +9,20 @@ use super::subcommands::{
     SUBCOMMANDS, help, is_container, lookup_any, one_within, subcommand, within,
 };
 use super::table::{Id, SPECS, Spec, lookup};
-use crate::keyspace::Keyspace;
+use crate::keyspace::{Keyspace, REPORT_WORK};
+
+/// Most names that COMMAND INFO and COMMAND DOCS are asked for at once: more than there are.
+const NAMED_MAX: usize = 256;
+const _: () = assert!(SPECS.len() + SUBCOMMANDS.len() <= NAMED_MAX);
+/// What telling of one command counts as, those within it apart: see
+/// [`Keyspace::work`](crate::keyspace::Keyspace::work).
+const SPEC_WORK: usize = 2 << 10;
+/// What is told of one command at most, those within it apart.
+const SPEC_LEN_MAX: usize = 1 << 10;
+/// The same of all of them at most.
+const ALL_LEN_MAX: usize = 64 << 10;
+/// What COMMAND GETKEYSANDFLAGS answers of a key at most, beside the key.
+const KEY_AND_FLAGS_LEN_MAX: usize = 128;
 
 /// Groups of rights in the order in which Redis tells of them.
 const CATEGORIES: &[&str] = &[
@@ -136,7 +149,11 @@ fn put_info(reply: &mut Reply<'_>, spec: &Spec) {
     for keys in &keys {
         put_keys(reply, keys);
     }
-    reply.set(within(spec).count());
+    // As Redis has it: an array, but of none a set.
+    match within(spec).count() {
+        0 => reply.set(0),
+        count => reply.array(count),
+    }
     for within in within(spec) {
         put_info(reply, within);
     }
@@ -257,6 +274,35 @@ fn list<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
     }
 }
 
+/// Commands that are told of for these names.
+fn told_of<'a>(names: impl Iterator<Item = &'a [u8]>) -> usize {
+    let told_of = |spec: &'static Spec| 1 + within(spec).count();
+    names.map(|name| lookup_any(name).map_or(1, told_of)).sum()
+}
+
+/// What COMMAND with these words, its name first, counts as and answers at most; of
+/// transactions that are to be executed at a stretch.
+pub(super) fn comes_to_max(words: &[&[u8]]) -> (usize, usize) {
+    let is = |name: &str| {
+        let word = words.get(1);
+        word.is_some_and(|word| word.eq_ignore_ascii_case(name.as_bytes()))
+    };
+    let report = REPORT_WORK as usize;
+    match words.get(2..) {
+        Some(names) if !names.is_empty() && (is("info") || is("docs")) => {
+            let count = told_of(names.iter().copied().take(NAMED_MAX));
+            (report + count * SPEC_WORK, count * SPEC_LEN_MAX)
+        }
+        Some(names) if !names.is_empty() && is("getkeysandflags") => {
+            (report, names.len() * KEY_AND_FLAGS_LEN_MAX)
+        }
+        _ => {
+            let all = SPECS.len() + SUBCOMMANDS.len();
+            (report + all * SPEC_WORK, ALL_LEN_MAX)
+        }
+    }
+}
+
 /// COMMAND and its subcommands.
 pub(super) fn command<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
     let arguments = call.arguments;
@@ -271,13 +317,25 @@ pub(super) fn command<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
     match name {
         "help" => return help(call, HELP),
         "getkeys" | "getkeysandflags" => return get_keys(call, name == "getkeysandflags"),
-        "list" => return list(call),
-        _ => {}
+        "count" => return call.reply.integer(SPECS.len() as i64),
+        _ => call.world.keyspace.charge(REPORT_WORK),
     }
-    let reply = &mut call.reply;
+    if name == "list" {
+        return list(call);
+    }
     let is_all = arguments.len() <= 2;
+    if arguments.len().saturating_sub(2) > NAMED_MAX {
+        return call.reply.error(format!(
+            "ERR COMMAND tells of at most {NAMED_MAX} commands at once"
+        ));
+    }
+    let count = match is_all {
+        true => SPECS.len() + SUBCOMMANDS.len(),
+        false => told_of(arguments.from(2)),
+    };
+    call.world.keyspace.charge((count * SPEC_WORK) as u64);
+    let reply = &mut call.reply;
     match name {
-        "count" => reply.integer(SPECS.len() as i64),
         "info" if is_all => {
             reply.array(SPECS.len());
             for spec in SPECS {
@@ -303,6 +361,70 @@ pub(super) fn command<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
             for spec in asked {
                 put_docs(reply, spec);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn len_of(put: impl Fn(&mut Reply<'_>)) -> usize {
+        let lens = [false, true].map(|is_resp3| {
+            let mut out = Vec::new();
+            put(&mut Reply {
+                out: &mut out,
+                is_resp3,
+            });
+            out.len()
+        });
+        lens[0].max(lens[1])
+    }
+
+    #[test]
+    fn no_answer_is_longer_than_its_estimate() {
+        let (mut infos, mut docs) = (0, 0);
+        for spec in SPECS.iter().chain(SUBCOMMANDS) {
+            let name = spec.name.as_bytes();
+            let info = len_of(|reply| put_info(reply, spec));
+            let doc = len_of(|reply| put_docs(reply, spec));
+            for (subcommand, len) in [("INFO", info), ("docs", doc)] {
+                let words = [b"COMMAND".as_slice(), subcommand.as_bytes(), name, name];
+                let (_, answers) = comes_to_max(&words);
+                assert!(2 * len + 16 <= answers, "{}: {len}", spec.name);
+            }
+            if !spec.name.contains('|') {
+                infos += info;
+                docs += doc;
+            }
+            for keys in key_specs(spec) {
+                let len = len_of(|reply| put_words(reply, keys.flags));
+                assert!(len + 32 <= KEY_AND_FLAGS_LEN_MAX, "{}: {len}", spec.name);
+            }
+        }
+        for all in [infos, docs] {
+            assert!(all + 16 <= ALL_LEN_MAX, "{all}");
+        }
+    }
+
+    #[test]
+    fn names_count_by_what_is_within() {
+        let words = |name: &'static [u8], count| {
+            let mut words = vec![b"command".as_slice(), b"info"];
+            words.extend(vec![name; count]);
+            words
+        };
+        let client = 1 + lookup(b"client").map_or(0, |spec| within(spec).count());
+        assert!(client > 10);
+        for (name, count, told) in [
+            (b"get".as_slice(), 3, 3),
+            (b"none", 3, 3),
+            (b"client", 3, 3 * client),
+            // More are refused.
+            (b"client", 1000, NAMED_MAX * client),
+        ] {
+            let wanted = (REPORT_WORK as usize + told * SPEC_WORK, told * SPEC_LEN_MAX);
+            assert_eq!(comes_to_max(&words(name, count)), wanted);
         }
     }
 }

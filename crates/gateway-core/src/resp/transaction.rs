@@ -13,6 +13,7 @@
 //! A watch is the version that a key had. A version never comes back, so an equal one
 //! means that nothing was stored since.
 
+use super::describe;
 use super::parse::{Part, bulk_len, count, number};
 use super::reply::Reply;
 use super::script_job::Queued;
@@ -300,6 +301,10 @@ impl Transaction {
                 let more = match spec.id {
                     Id::Keys => all_keys,
                     Id::Scan => Estimate::both(super::scan::COME_TO_MAX),
+                    Id::Command => {
+                        let (work, answers) = describe::comes_to_max(&words);
+                        Estimate { work, answers }
+                    }
                     _ if is_plain_in_draft(spec) => Estimate::both(ANSWER_HEAD_LEN),
                     _ => Estimate::both(REPORT_LEN),
                 };
@@ -567,7 +572,7 @@ impl RespSession {
                 } else if estimate(&open, world).fits(&at_once) {
                     let mark = out.len();
                     self.begin_replay(*open, out);
-                    self.stretch(mark, out, world);
+                    self.stretch(mark, at_once, out, world);
                 } else if is_held {
                     self.reply(out).error(format!(
                         "{REFUSED} it may come to more than {} bytes of answers, or {} of values, \
@@ -612,19 +617,38 @@ impl RespSession {
 
     /// Executes the commands that are being replayed, at a stretch: all of them.
     /// What is answered begins at this place.
-    fn stretch<K: Keyspace>(&mut self, mark: usize, out: &mut Vec<u8>, world: &mut World<'_, K>) {
+    fn stretch<K: Keyspace>(
+        &mut self,
+        mark: usize,
+        at_once: AtOnce,
+        out: &mut Vec<u8>,
+        world: &mut World<'_, K>,
+    ) {
         (self.is_alone, self.is_replaying) = (true, true);
         if self.identity.mute.is_on() {
             // The head, too: one of the commands may want answers from then on.
             out.truncate(mark);
         }
-        self.execute_alone(out, world);
+        let len_max = at_once.answers.saturating_add(ANSWER_HEAD_LEN);
+        self.execute_alone(mark.saturating_add(len_max), out, world);
         (self.is_alone, self.is_replaying) = (false, false);
     }
 
-    fn execute_alone<K: Keyspace>(&mut self, out: &mut Vec<u8>, world: &mut World<'_, K>) {
+    /// The output does not grow beyond this but for one answer: what an estimate has
+    /// missed is executed one after another, once others have had their turn.
+    fn execute_alone<K: Keyspace>(
+        &mut self,
+        out_len_max: usize,
+        out: &mut Vec<u8>,
+        world: &mut World<'_, K>,
+    ) {
         while let Some(mut replay) = self.replay.take() {
-            let step = self.step(&replay.bytes[replay.at..], out, usize::MAX, world);
+            if out.len() > out_len_max {
+                debug_assert!(false, "a stretch answers more than was estimated");
+                self.replay = Some(replay);
+                return;
+            }
+            let step = self.step(&replay.bytes[replay.at..], out, out_len_max, world);
             let is_done = match step {
                 Step::Done(len) => {
                     world.conclude();
@@ -806,6 +830,19 @@ mod tests {
             assert_eq!(out, b"+QUEUED\r\n");
         }
         open
+    }
+
+    #[test]
+    fn commands_that_are_told_of_count_by_their_names() {
+        let names = |count| format!("COMMAND INFO{}", " client".repeat(count));
+        let estimate = |line: &str| {
+            let all_keys = Estimate::default();
+            transaction(&[line; 100]).estimate(&mut |_| 0, all_keys)
+        };
+        let at_once = AtOnce::room(AT_ONCE_LEN_MAX);
+        assert!(estimate("COMMAND").fits(&at_once));
+        assert!(estimate(&names(10)).fits(&at_once));
+        assert!(!estimate(&names(256)).fits(&at_once));
     }
 
     #[test]

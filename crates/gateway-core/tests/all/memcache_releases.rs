@@ -105,6 +105,47 @@ const CONTRADICTIONS: &[(&str, &str, &str)] = &[
         "CLIENT_ERROR invalid mode for ma M token\r\n",
     ),
     (
+        "ms a 1 M\r\nx\r\n",
+        "CLIENT_ERROR incorrect length for M token\r\n",
+        "CLIENT_ERROR invalid mode for ms M token\r\n",
+    ),
+    (
+        "ma n M\r\n",
+        "CLIENT_ERROR invalid or duplicate flag\r\n",
+        "CLIENT_ERROR invalid mode for ma M token\r\n",
+    ),
+    // Numbers with a sign.
+    (
+        "ma n D+2\r\n",
+        "HD\r\n",
+        "CLIENT_ERROR invalid or duplicate flag\r\n",
+    ),
+    (
+        "ma n D-0\r\n",
+        "HD\r\n",
+        "CLIENT_ERROR invalid or duplicate flag\r\n",
+    ),
+    (
+        "ma new N0 J+2\r\n",
+        "HD\r\n",
+        "CLIENT_ERROR invalid or duplicate flag\r\n",
+    ),
+    ("ms a 1 F+1\r\nx\r\n", "HD\r\n", BAD),
+    (
+        "ms a 1 C+1\r\nx\r\n",
+        "EX\r\n",
+        "CLIENT_ERROR bad token in command line format\r\n",
+    ),
+    (
+        "md a C+1\r\n",
+        "EX\r\n",
+        "CLIENT_ERROR bad token in command line format\r\n",
+    ),
+    ("verbosity +1\r\n", "OK\r\n", BAD),
+    ("verbosity -0\r\n", "OK\r\n", BAD),
+    ("flush_all +1\r\n", "OK\r\n", BAD_TIME),
+    ("flush_all 4294967295\r\n", "OK\r\n", BAD_TIME),
+    (
         "md a 1 2 3 4 5 6 7 8 9 a b c d e f g h i j k l m n o p\r\n",
         "CLIENT_ERROR options flags too long\r\n",
         "CLIENT_ERROR options flags are too long\r\n",
@@ -136,9 +177,9 @@ const DIFFERENCES: &[(&str, &str, &str, &str)] = &[
         "memcached looks at `b` if there is one more word behind it; a key is decoded here",
     ),
     (
-        "me Zm9v b\r\n",
-        "EN\r\n",
-        "EN\r\n",
+        "set foo 0 0 1\r\nx\r\nme Zm9v b\r\n",
+        "STORED\r\nEN\r\n",
+        "STORED\r\nME Zm9v exp=-1 la=~ cas=#3 fetch=no cls=~ size=~\r\n",
         "the same: of a key that is there under its own name",
     ),
 ];

@@ -363,6 +363,24 @@ fn scan_lists_every_key() {
     assert_eq!(ask(&mut rig, "DBSIZE"), ":500\r\n");
 }
 
+#[test]
+fn commands_are_named_so_often() {
+    let mut rig = rig();
+    for subcommand in ["INFO", "DOCS"] {
+        let most = format!("COMMAND {subcommand}{}", " client".repeat(256));
+        assert!(ask(&mut rig, &most).starts_with('*'));
+        assert_eq!(
+            ask(&mut rig, &format!("{most} get")),
+            "-ERR COMMAND tells of at most 256 commands at once\r\n"
+        );
+    }
+    // Those within others are an array, which is a set where there are none.
+    ask(&mut rig, "HELLO 3");
+    let memory = ask(&mut rig, "COMMAND INFO memory");
+    assert!(memory.contains("~0\r\n~0\r\n*2\r\n*10\r\n$11\r\nmemory|help\r\n"));
+    assert!(ask(&mut rig, "COMMAND INFO get").ends_with("~0\r\n"));
+}
+
 /// Whole answers in a form that clients parse; the contents are ours.
 #[test]
 fn reports_are_whole() {
@@ -400,9 +418,13 @@ fn reports_are_whole() {
         let config = ask(&mut rig, "CONFIG GET timeout");
         assert_eq!(bulks(&config), ["timeout", shown]);
     }
-    assert_eq!(ask(&mut rig, "COMMAND COUNT"), ":70\r\n");
-    assert_eq!(bulks(&ask(&mut rig, "COMMAND LIST")).len(), 70);
-    assert_eq!(bulks(&ask(&mut rig, "COMMAND")).len(), 70);
+    assert_eq!(ask(&mut rig, "COMMAND COUNT"), ":71\r\n");
+    let names = bulks(&ask(&mut rig, "COMMAND LIST"));
+    let (within, commands): (Vec<&String>, Vec<&String>) =
+        names.iter().partition(|name| name.contains('|'));
+    assert_eq!(commands.len(), 71);
+    assert!(within.iter().any(|name| *name == "client|id"));
+    assert!(ask(&mut rig, "COMMAND").starts_with("*71\r\n*10\r\n"));
     assert!(ask(&mut rig, "COMMAND INFO get x").ends_with("$-1\r\n"));
     assert_eq!(
         bulks(&ask(&mut rig, "COMMAND DOCS get")),

@@ -208,11 +208,14 @@ fn what_an_item_takes_grows_with_it() {
 #[test]
 fn the_memory_limit_is_an_admins_to_set() {
     let mut rig = ours();
+    // All that is set before is 64 MiB.
+    let limit = "*2\r\n$9\r\nmaxmemory\r\n$8\r\n67108864\r\n";
     for (request, wanted) in [
         ("CONFIG SET maxmemory 64mb\r\n", "+OK\r\n"),
+        ("CONFIG SET maxmemory 67108864\r\n", "+OK\r\n"),
         (
             "CONFIG SET MAXMEMORY 1mb\r\n",
-            "-ERR CONFIG SET failed (possibly related to argument 'maxmemory') - at least 8388608: a cell has a limit\r\n",
+            "-ERR CONFIG SET failed (possibly related to argument 'maxmemory') - at least 33554432: a cell has a limit\r\n",
         ),
         ("CONFIG SET databases 1\r\n", "+OK\r\n"),
         (
@@ -220,7 +223,7 @@ fn the_memory_limit_is_an_admins_to_set() {
             "-ERR CONFIG SET failed (possibly related to argument 'databases') - not for clients to change: the operator's options do\r\n",
         ),
         (
-            "CONFIG SET maxmemory 32mb databases 2\r\n",
+            "CONFIG SET maxmemory 48mb databases 2\r\n",
             "-ERR CONFIG SET failed (possibly related to argument 'databases') - not for clients to change: the operator's options do\r\n",
         ),
         (
@@ -230,10 +233,14 @@ fn the_memory_limit_is_an_admins_to_set() {
     ] {
         let answer = rig.feed(request.as_bytes());
         assert_eq!(String::from_utf8_lossy(&answer), wanted, "{request:?}");
+        let answer = rig.feed(b"CONFIG GET maxmemory\r\n");
+        assert_eq!(String::from_utf8_lossy(&answer), limit, "after {request:?}");
     }
     rig.settings.admin_commands = false;
-    let answer = rig.feed(b"CONFIG SET maxmemory 64mb\r\n");
+    let answer = rig.feed(b"CONFIG SET maxmemory 96mb\r\n");
     assert!(answer.starts_with(b"-NOPERM "), "{answer:?}");
+    let answer = rig.feed(b"CONFIG GET maxmemory\r\n");
+    assert_eq!(String::from_utf8_lossy(&answer), limit);
 }
 
 #[test]

@@ -52,6 +52,7 @@ const REDIS: &[(&str, bool, bool)] = &[
     ("FLUSHALL", false, false),
     ("FLUSHDB", false, false),
     ("CONFIG RESETSTAT", false, false),
+    ("CONFIG SET maxmemory 64mb", false, false),
     ("SLOWLOG RESET", false, false),
 ];
 

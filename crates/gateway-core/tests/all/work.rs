@@ -207,6 +207,10 @@ fn reports_and_flushes_leave_others_their_turn() {
         "DBSIZE",
         "SLOWLOG LEN",
         "SLOWLOG GET",
+        "COMMAND LIST",
+        "COMMAND INFO get",
+        "COMMAND DOCS get",
+        "COMMAND",
         "FLUSHALL",
     ] {
         let input = format!("{command}\r\n").repeat(COMMAND_COUNT);

@@ -443,6 +443,38 @@ fn lookups_count_as_work() {
 }
 
 #[test]
+fn the_memory_limit_is_that_of_all_processes() {
+    // Three backends, one process.
+    let cell = TestCell::start(Mode::R32);
+    let mut keyspace = cell.keyspace();
+    let before = keyspace.totals().unwrap().limit_bytes;
+    for bytes in [before, before / 2, before] {
+        keyspace.set_memory_limit(bytes).unwrap();
+        assert_eq!(keyspace.totals().unwrap().limit_bytes, bytes);
+    }
+    let refused = keyspace.set_memory_limit(1 << 20);
+    assert!(
+        matches!(refused, Err(Halt::Fault(Fault::Unavailable(_)))),
+        "{refused:?}"
+    );
+    assert_eq!(keyspace.totals().unwrap().limit_bytes, before);
+}
+
+#[test]
+fn the_memory_limit_stays_while_a_backend_is_silent() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let cell = TestCell::start_with_silence(Mode::R32, silent.local_addr().unwrap());
+    let mut keyspace = cell.keyspace();
+    let before = keyspace.totals().unwrap().limit_bytes;
+    let refused = keyspace.set_memory_limit(before / 2);
+    assert!(
+        matches!(refused, Err(Halt::Fault(Fault::Unavailable(_)))),
+        "{refused:?}"
+    );
+    assert_eq!(keyspace.totals().unwrap().limit_bytes, before);
+}
+
+#[test]
 fn totals_do_not_wait_for_a_backend_that_is_silent() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let cell = TestCell::start_with_silence(Mode::R32, silent.local_addr().unwrap());

@@ -1,6 +1,6 @@
 //! The journal over real files, and what is said of files that are none of its own.
 
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use trefoil_journal::disk::BLOCK_LEN;
 use trefoil_journal::file::{self, FileDisk};
@@ -84,6 +84,35 @@ fn one_process_at_a_time() {
     assert!(open(&path, 0).is_ok());
 }
 
+/// Whoever makes a journal first has it; what he has acknowledged stays, however many
+/// others try at the same time.
+#[test]
+fn first_starts_at_the_same_time_take_nothing_from_each_other() {
+    for _ in 0..5 {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("journal");
+        let acknowledged = std::sync::atomic::AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for client_id in 0..6 {
+                let (path, acknowledged) = (&path, &acknowledged);
+                scope.spawn(move || {
+                    for _ in 0..4 {
+                        if let Ok((mut log, _)) = open(path, 0) {
+                            log.push(client_id, 1, true, b"request");
+                            log.commit().expect("a disk");
+                            acknowledged.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                        }
+                    }
+                });
+            }
+        });
+        let (_, replayed) = open(&path, 0).expect("a journal");
+        let acknowledged = acknowledged.into_inner();
+        assert!(acknowledged > 0);
+        assert_eq!(replayed.len() as u64, acknowledged);
+    }
+}
+
 /// Says what an error says, for what it has to name.
 #[track_caller]
 fn says(result: Result<Opened, JournalError>, words: &[&str]) {
@@ -149,7 +178,11 @@ fn files_that_do_not_fit_are_refused_in_words() {
     // As it was.
     raw.write_all_at(&superblocks, 0).expect("bytes");
     assert_eq!(open(&path, 2).expect("a journal").1.len(), 1);
-    raw.set_len(LEN / 2).expect("a file");
+    for len in [LEN - BLOCK_LEN as u64, LEN / 2, 2 * BLOCK_LEN as u64] {
+        raw.set_len(len).expect("a file");
+        says(open(&path, 2), &["damaged", "its end is missing"]);
+    }
+    raw.set_len(BLOCK_LEN as u64).expect("a file");
     says(open(&path, 2), &["is no journal"]);
 }
 
@@ -184,6 +217,8 @@ fn a_state_is_replaced_as_one_with_its_position() {
         let (found, state) = snapshot::load(&path, QUEUE).expect("whole").expect("there");
         assert_eq!((found, state), (position, position.to_le_bytes().to_vec()));
     }
+    let mode = std::fs::metadata(&path).expect("a file").permissions();
+    assert_eq!(mode.mode() & 0o777, 0o600, "its owner's alone");
     assert!(snapshot::load(&path, 8).is_err());
     let mut bytes = std::fs::read(&path).expect("a file");
     for at in 0..bytes.len() {

@@ -1,6 +1,7 @@
 //! Who is woken for what, and ends, with both sides in one thread.
 
 use super::*;
+use crate::carrier::Carrier;
 use crate::producer::Refused;
 use crate::queue::{NoAnswer, Queue};
 use crate::service::{Answer, Request};
@@ -111,7 +112,15 @@ fn answers_that_are_not_taken_hold_their_slots() {
     }
     run(&mut worker, &mut service);
     assert_eq!(queue.submit(&[8], true), Err(Refused::Full));
-    queue.forget(first);
+    let short = Duration::from_millis(1);
+    let timed_out = Err(NoAnswer::TimedOut(short));
+    assert_eq!(
+        queue.wait_for_room(short),
+        timed_out,
+        "it holds the next slot"
+    );
+    Carrier::forget(&mut queue, first);
+    assert_eq!(queue.wait_for_room(short), Ok(()));
     queue.submit(&[8], true).expect("room");
 }
 

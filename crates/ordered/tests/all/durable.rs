@@ -11,7 +11,7 @@ use trefoil_journal::snapshot::{self, SnapshotError};
 use trefoil_journal::{FileDisk, Flush, JournalError, file};
 use trefoil_ordered::{
     Answer, DurableError, DurableService, DurableWorker, NoAnswer, Options, Queue, Refused,
-    Request, Service,
+    Request, Service, SetUpError,
 };
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -295,4 +295,22 @@ fn a_full_journal_withholds_and_goes_on_after_a_checkpoint() {
         journal,
         "reads are not written"
     );
+}
+
+#[test]
+fn impossible_options_are_told_before_anything_is_opened() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut lists = Lists::load(folder.path()).expect("no state");
+    let options = Options {
+        slot_count: 3,
+        ..Options::default()
+    };
+    let opened: Result<DurableWorker<FileDisk>, _> =
+        DurableWorker::open(options, &mut lists, |_, _| {
+            unreachable!("nothing is opened")
+        });
+    assert!(matches!(
+        opened,
+        Err(DurableError::SetUp(SetUpError::SlotCount(3)))
+    ));
 }

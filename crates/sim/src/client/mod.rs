@@ -206,6 +206,8 @@ impl<const R: usize> Client<R> {
         let (plan, now_unix_ns) = (self.plan(env), self.unix_ns(env));
         let plan = match own {
             Some(own) => plan.careful(now_unix_ns, own),
+            // One in two is of a release whose readers did not wait.
+            None if self.number.is_multiple_of(2) => plan,
             None => plan.at(now_unix_ns),
         };
         let hash = env.keys[self.key].hash;

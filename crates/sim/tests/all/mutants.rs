@@ -72,7 +72,7 @@ fn rule_4_acknowledgements_are_of_one_epoch() {
 #[test]
 fn rule_5_votes_are_of_one_epoch() {
     let rule = Rule::Client(Core::VotesAcrossEpochs);
-    shows_near(7_500, rule, &[Property::Monotone, Property::Fresh]);
+    shows_near(1_000, rule, &[Property::Monotone, Property::Fresh]);
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn a_fill_that_gives_way_leaves_nothing_behind() {
 fn rule_15_one_refusal_is_no_failure() {
     // It shows as a disagreement that stays, too, and a hunt ends with its first few finds.
     shows_near(
-        550,
+        150,
         Rule::Client(Core::OneRefusalFails),
         &[Property::Failed],
     );

@@ -1,8 +1,8 @@
 //! The engine's side: carries out the requests of a datagram, and cuts the answers into
 //! pieces. It keeps nothing.
 
-use super::PAYLOAD_LEN_MAX;
 use super::piece::{PIECE_HEAD_LEN, PIECE_LEN, Piece, decode_requests};
+use super::{DATAGRAM_DATA_LEN_MAX, PAYLOAD_LEN_MAX};
 use crate::limits::WINDOW_LEN;
 use crate::target::{Memory, execute};
 use crate::wire::{ANSWER_LEN, Malformed, Request};
@@ -15,7 +15,7 @@ pub struct Buffers {
 }
 
 /// Carries out what a payload asks for; `send` is called for each payload of the answer.
-/// Nothing is carried out of one that is malformed, or solicits more than a window.
+/// Nothing is carried out of one that is malformed, or solicits more than datagrams are for.
 pub fn carry_out(
     payload: &[u8],
     memory: &mut impl Memory,
@@ -26,6 +26,9 @@ pub fn carry_out(
     for request in decode_requests(payload)? {
         let (_, ask) = request?;
         if ask.is_answered() {
+            if ask.solicited() > DATAGRAM_DATA_LEN_MAX {
+                return Err(Malformed("more is solicited than goes by datagrams"));
+            }
             solicited += ANSWER_LEN + ask.solicited() as usize;
         }
     }

@@ -404,6 +404,12 @@ fn what_an_engine_says_that_was_not_asked_is_refused() {
         let sent = carry_out(nonsense, &mut memory, buffers, |_| panic!("answered"));
         assert!(sent.is_err());
     }
+    // Nor does one that goes by the stream, and the others of its datagram with it.
+    let mut much = Vec::new();
+    trefoil_softnic_core::datagram::piece::encode_request(1, &read(1, 64), &mut much);
+    let longer = read(2, DATAGRAM_DATA_LEN_MAX + 8);
+    trefoil_softnic_core::datagram::piece::encode_request(1, &longer, &mut much);
+    assert!(carry_out(&much, &mut memory, buffers, |_| panic!("answered")).is_err());
     assert_eq!(memory.looks, looks);
 }
 

@@ -1,6 +1,7 @@
 //! The engine's datagrams: one socket for all sessions that have keys.
 
 use super::counters::{Counters, add};
+use super::session::TURN_LEN;
 use crate::channel::Channel;
 use crate::datagrams::{Aes, Keys, Side};
 use rustix::net::getpeername;
@@ -13,7 +14,8 @@ use trefoil_softnic_core::datagram::sealed::session_of;
 use trefoil_softnic_core::datagram::target::{Buffers, carry_out};
 use trefoil_softnic_core::datagram::{DATAGRAM_LEN_MAX, Sealed};
 
-/// Datagrams carried out before others have their turn.
+/// Datagrams carried out before others have their turn; answers of a session's turn end it,
+/// too.
 const TURN_COUNT: usize = 64;
 
 /// See the module.
@@ -63,10 +65,12 @@ impl Datagrams {
     /// Carries out what has come; how many datagrams that were.
     pub(super) fn serve(&mut self, memory: &mut impl Memory, counters: &Counters) -> usize {
         let mut datagram = [0; DATAGRAM_LEN_MAX + 1];
-        for count in 0..TURN_COUNT {
+        let (mut count, mut sent_len) = (0, 0);
+        while count < TURN_COUNT && sent_len < TURN_LEN {
             let Ok((len, from)) = self.socket.recv_from(&mut datagram) else {
-                return count;
+                break;
             };
+            count += 1;
             add(&counters.datagrams_in, 1);
             let peer = session_of(&datagram[..len]).and_then(|name| self.peers.get_mut(&name));
             let peer = peer.filter(|peer| peer.ip == from.ip().to_canonical());
@@ -83,6 +87,8 @@ impl Datagrams {
             let (socket, out) = (&self.socket, &mut self.out);
             let done = carry_out(payload, memory, &mut self.buffers, |payload| {
                 peer.sealed.seal(payload, out);
+                // Taken or not: sealing is the work.
+                sent_len += out.len();
                 // What the system does not take is asked for again.
                 if let Ok(len) = socket.send_to(out, from) {
                     add(&counters.bytes_out, len as u64);
@@ -93,7 +99,7 @@ impl Datagrams {
                 add(&counters.malformed, 1);
             }
         }
-        TURN_COUNT
+        count
     }
 }
 

@@ -49,7 +49,7 @@ pub(super) struct Buffers {
 const RECEIVE_LEN: usize = 64 << 10;
 /// Bytes of answers after which others have their turn. A client's window stops a turn
 /// before its next frame, too: two windows are the most that one turn sends.
-const TURN_LEN: usize = 64 << 10;
+pub(super) const TURN_LEN: usize = 64 << 10;
 
 impl Buffers {
     pub(super) fn new() -> Self {

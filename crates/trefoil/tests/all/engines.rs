@@ -883,7 +883,7 @@ fn strangers_disturb_nobody_where_tls_is_spoken() {
         assert_eq!(get(&mut client, &key).as_ref(), Some(&value), "{len}");
     }
     // Many keys at once, more than a record holds.
-    let keys: Vec<String> = (0..300).map(|number| format!("many {number}")).collect();
+    let keys: Vec<String> = (0..300).map(|number| format!("many-{number}")).collect();
     for key in &keys {
         set(&mut client, key, &value(key, 1, 1000));
     }

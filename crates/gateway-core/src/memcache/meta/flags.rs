@@ -3,7 +3,7 @@
 use super::base64;
 use crate::memcache::KEY_LEN_MAX;
 use crate::memcache::expiry::{parse_expiration, text_expiry_ms};
-use crate::memcache::number::{parse_u32, parse_u64};
+use crate::memcache::number::{parse_u32_plain, parse_u64_plain};
 use crate::memcache::text::BAD_FORMAT;
 use crate::world::Now;
 
@@ -151,6 +151,7 @@ impl<'f> Flags<'f> {
         let mut opaque_is_long = false;
         let expiry =
             |token| parse_expiration(token, is_newer).map(|seconds| text_expiry_ms(seconds, now));
+        let number = |token| parse_u64_plain(token, is_newer);
         for word in words {
             let (letter, token) = (word[0], &word[1..]);
             if letter >= 127 || seen >> letter & 1 != 0 {
@@ -168,16 +169,17 @@ impl<'f> Flags<'f> {
                 b'N' => set(&mut flags.vivify_expiry_ms, expiry(token), BAD_TOKEN),
                 b'T' => set(&mut flags.expiry_ms, expiry(token), BAD_TOKEN),
                 b'R' => put(&mut flags.recache_ms, expiry(token), BAD_TOKEN),
-                b'C' => set(&mut flags.compare, parse_u64(token), BAD_TOKEN),
-                b'E' => set(&mut flags.unique, parse_u64(token), BAD_TOKEN),
+                b'C' => set(&mut flags.compare, number(token), BAD_TOKEN),
+                b'E' => set(&mut flags.unique, number(token), BAD_TOKEN),
                 b'F' => put(
                     &mut flags.client_flags,
-                    parse_u32(token),
+                    parse_u32_plain(token, is_newer),
                     error.unwrap_or(BAD_FORMAT),
                 ),
                 b'M' if is_newer => {
-                    // Whatever stands behind the first letter.
-                    flags.mode = token.first().copied();
+                    // Whatever stands behind the first letter; without one it is the blank
+                    // or the end of the line, which is no mode.
+                    flags.mode = Some(token.first().copied().unwrap_or(b' '));
                     None
                 }
                 b'M' => match token {
@@ -189,12 +191,12 @@ impl<'f> Flags<'f> {
                 },
                 b'J' => put(
                     &mut flags.initial,
-                    parse_u64(token),
+                    number(token),
                     b"CLIENT_ERROR invalid numeric initial value",
                 ),
                 b'D' => put(
                     &mut flags.delta,
-                    parse_u64(token),
+                    number(token),
                     b"CLIENT_ERROR invalid numeric delta value",
                 ),
                 b'O' if word.len() > OPAQUE_LEN_MAX => on(&mut opaque_is_long),

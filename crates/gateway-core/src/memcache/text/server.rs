@@ -4,9 +4,9 @@
 use super::line::{Args, Words};
 use super::{BAD_FORMAT, Desk, ERROR, State, dump, put_not_allowed};
 use crate::keyspace::{FLUSH_WORK, Keyspace, Pending, REPORT_WORK, Ready as _, Totals};
-use crate::memcache::expiry::expiry_ms;
+use crate::memcache::expiry::{expiry_ms, parse_expiration};
 use crate::memcache::mutate::put_fault;
-use crate::memcache::number::{parse_i64, parse_u32};
+use crate::memcache::number::{parse_u32, parse_u32_plain};
 use crate::world::{
     Command, Ending, Role, ServerRequest, WATCH_EVICTIONS, WATCH_FETCHERS, WATCH_MUTATIONS,
 };
@@ -24,7 +24,7 @@ pub(super) fn verbosity<K: Keyspace>(words: Words<'_>, desk: &mut Desk<'_, '_, K
         desk.answer_wrong_count();
         return;
     }
-    let Some(level) = parse_u32(args[0]) else {
+    let Some(level) = parse_u32_plain(args[0], desk.is_newer()) else {
         desk.answer(args.noreply(), BAD_FORMAT);
         return;
     };
@@ -46,7 +46,7 @@ pub(super) fn flush_all<K: Keyspace>(
     let noreply = words.noreply();
     let mut seconds = 0;
     if args.len() != usize::from(noreply) {
-        let Some(parsed) = parse_i64(args[0]) else {
+        let Some(parsed) = parse_expiration(args[0], desk.is_newer()) else {
             desk.answer(noreply, b"CLIENT_ERROR invalid exptime argument");
             return Ok(());
         };

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 use trefoil_client::Cell;
 use trefoil_gateway_core::keyspace::{Fault, Totals};
+use trefoil_rpc::v1::StatsResponse;
 
 /// How long totals wait for backends that do not answer, what they have waited
 /// before included.
@@ -11,10 +12,25 @@ const PATIENCE: Duration = Duration::from_millis(200);
 /// may be late, and totals of nobody are zeros.
 const LAST_PATIENCE: Duration = Duration::from_secs(1);
 
+/// One answer of each process: one that is several backends answers for each of them.
+/// (Processes of several hosts may have the same number, but not the same backends.)
+pub(super) fn per_process(answers: &[StatsResponse]) -> impl Iterator<Item = &StatsResponse> {
+    let mut known = Vec::new();
+    answers.iter().filter(move |stats| {
+        let pid = stats.process.as_ref().map_or(0, |process| process.pid);
+        let process = (pid, stats.members.first().map(|member| member.backend));
+        let is_new = !known.contains(&process);
+        if is_new {
+            known.push(process);
+        }
+        is_new
+    })
+}
+
 /// Totals of all backends that answer; they were asked for at `begun`.
 pub(super) fn totals(cell: &Cell, begun: Instant) -> Result<Totals, Fault> {
     let mut totals = Totals::default();
-    let mut processes = Vec::new();
+    let mut stats = Vec::new();
     let mut answered = 0;
     let mut reason = None;
     let mut answers = cell.stats_soon(PATIENCE.saturating_sub(begun.elapsed()));
@@ -22,20 +38,14 @@ pub(super) fn totals(cell: &Cell, begun: Instant) -> Result<Totals, Fault> {
         answers = cell.stats_soon(LAST_PATIENCE);
     }
     for backend in answers {
-        let stats = match backend.stats {
-            Ok(stats) => stats,
-            Err(error) => {
-                reason = Some(error);
-                continue;
-            }
-        };
-        let process = stats.process.unwrap_or_default();
-        // A process that is several backends answers for each of them.
-        if processes.contains(&process.pid) {
-            continue;
+        match backend.stats {
+            Ok(of_backend) => stats.push(of_backend),
+            Err(error) => reason = Some(error),
         }
-        processes.push(process.pid);
-        totals.limit_bytes += process.memory_limit_bytes;
+    }
+    for stats in per_process(&stats) {
+        let process = stats.process.as_ref();
+        totals.limit_bytes += process.map_or(0, |process| process.memory_limit_bytes);
         answered += stats.members.len() as u64;
         for member in &stats.members {
             let evictions = member.evictions.unwrap_or_default();
@@ -61,7 +71,7 @@ pub(super) fn totals(cell: &Cell, begun: Instant) -> Result<Totals, Fault> {
         }
     }
     match reason {
-        Some(reason) if processes.is_empty() => Err(Fault::Unavailable(reason)),
+        Some(reason) if stats.is_empty() => Err(Fault::Unavailable(reason)),
         _ => {
             // Every item is counted once, however many copies there are.
             // A backend that does not answer is taken to hold as much as the others.
@@ -91,5 +101,38 @@ pub(super) fn totals(cell: &Cell, begun: Instant) -> Result<Totals, Fault> {
             }
             Ok(totals)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trefoil_rpc::v1::{MemberStats, ProcessStats};
+
+    #[test]
+    fn each_process_counts_once() {
+        let answer = |pid, backends: &[u32]| StatsResponse {
+            process: Some(ProcessStats {
+                pid,
+                ..ProcessStats::default()
+            }),
+            members: backends
+                .iter()
+                .map(|&backend| MemberStats {
+                    backend,
+                    ..MemberStats::default()
+                })
+                .collect(),
+            ..StatsResponse::default()
+        };
+        let count = |answers: &[StatsResponse]| per_process(answers).count();
+        assert_eq!(count(&[]), 0);
+        // One process that is two backends, and one beside it.
+        assert_eq!(
+            count(&[answer(1, &[0, 1]), answer(1, &[0, 1]), answer(2, &[2])]),
+            2
+        );
+        // Two hosts.
+        assert_eq!(count(&[answer(1, &[0]), answer(1, &[1])]), 2);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::items::unknown;
 use super::pages::Fetched;
-use super::totals::totals;
+use super::totals::{per_process, totals};
 use super::workers::Job;
 use std::collections::VecDeque;
 use trefoil_client::{Cell, FlushError, ListedAt, UNREACHABLE};
@@ -90,11 +90,34 @@ fn list(cell: &Cell, cursor: u64, count: usize) -> Result<Fetched, Fault> {
     }
 }
 
+/// Sets what all processes of the cell may take together: what totals tell. Each gets the
+/// same part of it, unless it is what they may take already. Nothing is set if one of them
+/// does not answer.
 fn set_memory_limit(cell: &Cell, bytes: u64) -> Result<(), Fault> {
-    for (number, result) in cell.set_memory_limit(bytes) {
+    let mut answers = Vec::new();
+    for backend in cell.stats() {
+        let answer = backend
+            .stats
+            .map_err(|error| Fault::Unavailable(format!("backend {}: {error}", backend.number)))?;
+        answers.push(answer);
+    }
+    let limits: Vec<u64> = per_process(&answers)
+        .map(|stats| stats.process.as_ref().map_or(0, |of| of.memory_limit_bytes))
+        .collect();
+    let Some(each) = part_of(&limits, bytes) else {
+        return Ok(());
+    };
+    for (number, result) in cell.set_memory_limit(each) {
         result.map_err(|error| Fault::Unavailable(format!("backend {number}: {error}")))?;
     }
     Ok(())
+}
+
+/// What each process gets of a limit for all of them, whose limits are these now; `None`: it
+/// is what they have.
+fn part_of(limits: &[u64], bytes: u64) -> Option<u64> {
+    let now: u64 = limits.iter().sum();
+    (now != bytes).then(|| bytes / limits.len().max(1) as u64)
 }
 
 /// The same of an operation that nobody will execute.
@@ -115,5 +138,26 @@ pub(super) fn outcome_failed(operation: &Operation, fault: Fault) -> Outcome {
         Operation::Flush { .. } | Operation::SetMemoryLimit { .. } => Outcome::Done(Err(fault)),
         Operation::List { .. } => Outcome::Listed(Err(fault)),
         Operation::Totals => Outcome::Totals(Err(fault)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::part_of;
+
+    #[test]
+    fn a_limit_is_that_of_all_processes() {
+        for (limits, bytes, part) in [
+            (&[96, 96, 96][..], 192, Some(64)),
+            (&[96, 96, 96], 96, Some(32)),
+            (&[64], 96, Some(96)),
+            (&[64, 64, 64], 100, Some(33)),
+            // Written back as it was read.
+            (&[96, 96, 96], 288, None),
+            (&[32, 64], 96, None),
+            (&[33, 33, 33], 99, None),
+        ] {
+            assert_eq!(part_of(limits, bytes), part, "{limits:?} {bytes}");
+        }
     }
 }

@@ -61,6 +61,9 @@ struct Recorder {
     /// The server takes so many requests before it executes them.
     group: u64,
     taken: Vec<(Taken, Vec<u8>)>,
+    /// As a delegate, the server holds what it has taken while it waits for a claim, and
+    /// executes it now and then. Dice of its own: `None` holds nothing.
+    held: Option<Dice>,
 }
 
 impl Service for Recorder {
@@ -123,6 +126,7 @@ pub(crate) fn run(seed: u64) -> (Stats, Vec<Violation>) {
         is_patience_bound: !is_tampered && !kinds.contains(&Kind::Nonsense),
         group: [0, 0, 3, 9][dice.below(4) as usize],
         taken: Vec::new(),
+        held: seed.is_multiple_of(2).then(|| Dice::new(seed ^ 0x1d1e)),
     };
     let mut lanes: Vec<LaneId> = Vec::new();
     for (index, kind) in kinds.iter().enumerate() {
@@ -226,6 +230,13 @@ fn take(world: &Rc<World>, merge: &mut Merge<Memory>, recorder: &mut Recorder) -
         taken.push((request, bytes.to_vec()))
     });
     if step == Step::Executed && (taken.len() as u64) < recorder.group {
+        recorder.taken = taken;
+        return step;
+    }
+    if matches!(step, Step::Waiting { .. })
+        && let Some(dice) = &recorder.held
+        && !dice.once_in(8)
+    {
         recorder.taken = taken;
         return step;
     }
