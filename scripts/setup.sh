@@ -58,8 +58,8 @@ memcached_1_6_45() {
 }
 
 valkey_8_1_1() {
-  local name=valkey-8.1.1
-  [[ -x target/peers/$name/src/valkey-server ]] && return
+  local name=valkey-8.1.1 built_in=src
+  [[ -x target/peers/$name/$built_in/valkey-server ]] && return
   fetched "$name" d9bbd82eecb82f359e649a0007ad3dc1b47cc15afa626348ca86b73c4ae2c7ee \
     40f52feab50d74dc579abf6702429bbd080dce39 v/valkey/valkey_8.1.1+dfsg1.orig.tar.xz
   make --silent -C "target/peers/$name" BUILD_TLS=no >"target/peers/$name.log" 2>&1 ||
