@@ -28,14 +28,14 @@ const PING_PATIENCE: Duration = Duration::from_millis(500);
 /// How often it is looked whether a backend's successor has come: it comes within a
 /// millisecond or two as a rule, and operations wait for it.
 const SUCCESSOR_PAUSE: Duration = Duration::from_micros(100);
+/// The same once it has not come for so long: the machine is busy.
+const SUCCESSOR_PAUSE_LONG: Duration = Duration::from_millis(1);
+const SUCCESSOR_LATE: Duration = Duration::from_millis(20);
 /// How often it is looked for one that is to take the place: each time it makes message
 /// rings.
 const EARLY_PAUSE: Duration = Duration::from_millis(20);
 /// Patience with its greeting: it may hang while another one takes the place.
 const EARLY_PATIENCE: Duration = Duration::from_millis(50);
-/// The same once it has not come for so long: the machine is busy.
-const SUCCESSOR_PAUSE_LONG: Duration = Duration::from_millis(1);
-const SUCCESSOR_LATE: Duration = Duration::from_millis(20);
 
 /// Patience with a backend that is asked for its engine, and with the greeting of an engine.
 const ENGINE_PATIENCE: Duration = Duration::from_millis(500);

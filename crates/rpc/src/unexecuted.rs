@@ -65,4 +65,29 @@ mod tests {
         assert!(!was_not_executed(&from(h2::Reason::REFUSED_STREAM)));
         assert!(!was_not_executed(&from(h2::Reason::NO_ERROR)));
     }
+    /// What a client hears of a stream that its server resets so.
+    async fn reset_by(reason: h2::Reason) -> h2::Error {
+        let (here, there) = tokio::io::duplex(1 << 16);
+        tokio::spawn(async move {
+            let mut server = h2::server::handshake(there).await.unwrap();
+            while let Some(Ok((_, mut answer))) = server.accept().await {
+                answer.send_reset(reason);
+            }
+        });
+        let (mut client, connection) = h2::client::handshake(here).await.unwrap();
+        tokio::spawn(connection);
+        let request = hyper::Request::get("http://server/").body(()).unwrap();
+        let (answer, _) = client.send_request(request, true).unwrap();
+        answer.await.unwrap_err()
+    }
+
+    #[test]
+    fn a_stream_that_its_server_has_refused_was_not_taken_in() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        runtime.unwrap().block_on(async {
+            assert!(is_not_taken_in(&reset_by(h2::Reason::REFUSED_STREAM).await));
+            assert!(!is_not_taken_in(&reset_by(h2::Reason::CANCEL).await));
+            assert!(!is_not_taken_in(&reset_by(h2::Reason::NO_ERROR).await));
+        });
+    }
 }
