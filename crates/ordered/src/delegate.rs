@@ -81,6 +81,8 @@ struct Forwarded {
 /// 1. A request is acknowledged when the queue behind has committed it.
 /// 2. Its slot is free, and its answer there, when the queue behind has executed it.
 /// 3. What the queue behind refuses for now is offered again, before anything else.
+/// 4. What is completed is acknowledged, too: the queue behind may have committed and
+///    executed it between two looks.
 #[derive(Debug, Default)]
 pub struct Forwarder {
     forwarded: VecDeque<Forwarded>,
@@ -159,6 +161,9 @@ impl Forwarder {
             self.answer.clear();
             if !first.taken.nilext {
                 behind.take_answer(first.committed, &mut self.answer);
+            }
+            if !first.is_acknowledged && !mutants::is(Mutant::DelegateCompletesUntold) {
+                merge.acknowledge(first.taken.lane, first.taken.sequence);
             }
             merge.complete(first.taken, &self.answer);
             self.forwarded.pop_front();

@@ -46,6 +46,8 @@ pub enum Mutant {
     DelegateCompletesEarly,
     /// Of a delegate, 3: what is refused for now is not offered again.
     DelegateForgets,
+    /// Of a delegate, 4: what is completed before it was acknowledged never is.
+    DelegateCompletesUntold,
     /// Of marks, 1: a mutation is marked after it was published. A rule of the client's.
     MarkedLate,
     /// Of marks, 2: a mark is cleared before its mutation is executed. A rule of the
@@ -61,7 +63,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every mutant.
-    pub const ALL: [Mutant; 24] = [
+    pub const ALL: [Mutant; 25] = [
         Mutant::ClaimedLate,
         Mutant::PublishedBlindly,
         Mutant::SkippedBlindly,
@@ -81,6 +83,7 @@ impl Mutant {
         Mutant::DelegateAcknowledgesEarly,
         Mutant::DelegateCompletesEarly,
         Mutant::DelegateForgets,
+        Mutant::DelegateCompletesUntold,
         Mutant::MarkedLate,
         Mutant::ClearedEarly,
         Mutant::MarksLast,

@@ -28,6 +28,8 @@ enum Property {
     OwnOrder,
     /// A request that was published and never forwarded.
     Forwarded,
+    /// Executed for its client, and not acknowledged: it would wait for ever.
+    Told,
 }
 
 struct Model<'d> {
@@ -73,12 +75,16 @@ impl Behind for Model<'_> {
     }
 
     fn is_executed(&mut self, request: Committed) -> bool {
+        // It does not stand still between two looks.
+        if self.dice.once_in(4) {
+            self.go_on();
+        }
         request.sequence as usize <= self.executed
     }
 
     fn take_answer(&mut self, request: Committed, into: &mut Answer) {
         let (client, number) = self.requests[request.sequence as usize - 1];
-        if self.is_executed(request) {
+        if request.sequence as usize <= self.executed {
             let answer = (client << 32 | number).to_le_bytes();
             into.put(&answer).expect("eight bytes");
         }
@@ -189,6 +195,10 @@ fn judge(clients: &mut [Client], model: &Model<'_>) -> Option<(Property, String)
             return Some((Property::Acknowledged, detail));
         }
         let told = lane::executed(client.producer.words());
+        if acknowledged < told {
+            let detail = format!("{acknowledged} of {told}");
+            return Some((Property::Told, detail));
+        }
         let executed = of_client(&model.requests[..model.executed]).len() as u64;
         if told > executed {
             return Some((Property::Executed, format!("{told} of {executed}")));
@@ -251,4 +261,9 @@ fn rule_3_what_is_refused_for_now_is_offered_again() {
         Mutant::DelegateForgets,
         &[Property::OwnOrder, Property::Forwarded],
     );
+}
+
+#[test]
+fn rule_4_what_is_completed_is_acknowledged() {
+    shows(Mutant::DelegateCompletesUntold, &[Property::Told]);
 }
