@@ -165,6 +165,12 @@ impl Member {
         self.closed.store(false, Memory::Release);
     }
 
+    /// Tells clients on this host that another process is about to take its place, which calls
+    /// itself so; 0: nobody is any more.
+    pub(crate) fn announce_successor(&self, token: u64) {
+        control::set_successor(&self.store.regions().control.words(), token);
+    }
+
     /// Extends the lease in the control region.
     pub(crate) fn renew_lease(&self, end_ns: u64) {
         let words = self.store.regions().control.words();

@@ -57,8 +57,8 @@ const FAREWELL_LOOK: Duration = Duration::from_millis(1);
 /// How often, and how long between, it is tried to take a predecessor's port for metrics.
 const METRICS_LOOKS: u32 = 100;
 const METRICS_PAUSE: Duration = Duration::from_millis(50);
-/// How long a predecessor that has let go may take to close its port.
-const PORT_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a predecessor that has let go may take to close its port, before it is told.
+const PORT_PATIENCE: Duration = Duration::from_secs(1);
 const PORT_PAUSE: Duration = Duration::from_millis(20);
 /// Bytes of a huge page.
 const HUGE_PAGE_LEN: u64 = 2 << 20;
@@ -125,6 +125,7 @@ impl Server {
         running.state.catch_up()?;
 
         running.tend(options.huge_pages)?;
+        running.begin_leases()?;
         running.serve((options.fabric, options.repair), listeners)
     }
 
@@ -147,22 +148,28 @@ impl Server {
         })?;
         running.tend(options.huge_pages)?;
         running.greet_early(&options.fabric, listen);
+        let mut taken = Vec::new();
         if let Some(runtime) = &running.runtime {
             for member in &running.state.members {
-                handover::take(&running.state, member, runtime)?;
+                taken.push(handover::take(&running.state, member, runtime)?);
             }
         }
+        // Nobody is the backend until its lease runs: nothing that can wait comes before.
         let lock = handover::await_lock(lock)?;
         running.state.doors().locks = vec![lock];
-        let listeners = bind_after_predecessor(&ListenOptions {
-            metrics: None,
-            ..listen.clone()
-        })?;
         // What was flushed meanwhile.
         running.state.catch_up_at_last()?;
         for member in &running.state.members {
             member.begin_service();
         }
+        running.begin_leases()?;
+        for (member, taken) in running.state.members.iter().zip(taken) {
+            taken.finish(member);
+        }
+        let listeners = bind_after_predecessor(&ListenOptions {
+            metrics: None,
+            ..listen.clone()
+        })?;
         let server = running.serve((options.fabric, options.repair), listeners)?;
         if let Some(address) = listen.metrics {
             server.running.serve_metrics_soon(address);
@@ -205,6 +212,7 @@ impl Server {
         })?;
         // The configuration that was put in force, whatever was flushed meanwhile.
         running.state.catch_up_at_last()?;
+        running.begin_leases()?;
         let server = running.serve((options.fabric, options.repair), listeners)?;
         if let Some(address) = listen.metrics {
             server.running.serve_metrics_soon(address);
@@ -373,7 +381,13 @@ impl Running {
         }
     }
 
-    /// Readers, messages, calls: from now on this process is its backends.
+    /// From now on this process is its backends, for clients that know its memory.
+    fn begin_leases(&mut self) -> Result<(), StartError> {
+        lease::renew(&self.state);
+        self.spawn("trefoil-lease", lease::run)
+    }
+
+    /// Readers, messages, calls, for everybody.
     fn serve(
         mut self,
         (fabric, repair): (FabricOptions, RepairOptions),
@@ -382,8 +396,6 @@ impl Running {
         if let Some(tls) = &listeners.tls {
             let _ = self.state.tls.set(tls.clone());
         }
-        lease::renew(&self.state);
-        self.spawn("trefoil-lease", lease::run)?;
         if self.state.config_store.is_remote() {
             self.spawn("trefoil-config", follow::run)?;
         }
@@ -609,17 +621,22 @@ impl std::fmt::Debug for Running {
     }
 }
 
-/// Takes the sockets of a predecessor that has let go of them a moment ago.
+/// Takes the sockets of a predecessor that has let go of them a moment ago. This process has
+/// the only copy by now, so it waits for as long as it takes; clients that came early are
+/// served meanwhile.
 fn bind_after_predecessor(options: &ListenOptions) -> Result<Listeners, ListenError> {
     let by = Instant::now() + PORT_PATIENCE;
-    loop {
+    while Instant::now() < by {
         match Listeners::bind(options) {
-            Err(error) if error.is_port_in_use() && Instant::now() < by => {
-                std::thread::sleep(PORT_PAUSE);
-            }
-            result => return result,
+            Err(error) if error.is_port_in_use() => std::thread::sleep(PORT_PAUSE),
+            Err(_) => break,
+            taken => return taken,
         }
     }
+    let tell = |error: &ListenError| {
+        tracing::warn!(%error, "only clients that came early are served until this is mended");
+    };
+    trefoil_cell::wait_out(|| Listeners::bind(options), |_| true, tell)
 }
 
 fn check(options: &ServerOptions, config: &CellConfig) -> Result<(), StartError> {

@@ -31,6 +31,8 @@ const SUCCESSOR_PAUSE: Duration = Duration::from_micros(100);
 /// The same once it has not come for so long: the machine is busy.
 const SUCCESSOR_PAUSE_LONG: Duration = Duration::from_millis(1);
 const SUCCESSOR_LATE: Duration = Duration::from_millis(20);
+/// The same of one that was connected to in advance: that is a look at its memory.
+const SUCCESSOR_PAUSE_SHORT: Duration = Duration::from_micros(30);
 /// How often it is looked for one that is to take the place: each time it makes message
 /// rings.
 const EARLY_PAUSE: Duration = Duration::from_millis(20);
@@ -67,9 +69,41 @@ impl Mailbox {
     }
 }
 
+/// Connections to processes that are about to take a backend's place, made in advance: of the
+/// moment in which nobody is the backend, operations wait for what is left of it.
+#[derive(Clone, Default)]
+struct Foreseen {
+    /// `None`: it is being made, and still wanted.
+    by_backend: Arc<Mutex<HashMap<u32, Option<Early>>>>,
+}
+
+impl Foreseen {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<u32, Option<Early>>> {
+        self.by_backend
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(&self, backend: u32) {
+        self.lock().insert(backend, None);
+    }
+
+    /// Kept, unless somebody has taken what there was, or nobody comes any more.
+    fn made(&self, backend: u32, early: Option<Early>) {
+        if let Some(wanted) = self.lock().get_mut(&backend) {
+            *wanted = early;
+        }
+    }
+
+    fn take(&self, backend: u32) -> Option<Early> {
+        self.lock().remove(&backend).flatten()
+    }
+}
+
 /// See the module. One belongs to each client.
 pub(crate) struct ClientHost {
     shared: Arc<Shared>,
+    foreseen: Foreseen,
     mailbox: Arc<Mailbox>,
     bell: Arc<Bell>,
     clock_offset_ns: i64,
@@ -93,6 +127,7 @@ impl ClientHost {
         pulse::begin();
         ClientHost {
             shared,
+            foreseen: Foreseen::default(),
             mailbox: Arc::default(),
             bell: Arc::new(Bell::new()),
             clock_offset_ns: options.clock_offset_ms.saturating_mul(1_000_000),
@@ -248,6 +283,7 @@ impl Host for ClientHost {
             );
         };
         let is_first = self.knocked.insert(backend);
+        let foreseen = self.foreseen.take(backend);
         if let Some(engine) = self.engine {
             return self.connect_engine(topology, backend, engine, is_first);
         }
@@ -273,13 +309,14 @@ impl Host for ClientHost {
         }
         let connect = move || {
             let begin = Instant::now();
-            let mut successor = Successor::default();
+            let mut successor = Successor::foreseen(foreseen);
             let by = begin + Duration::from_nanos(SUCCESSOR_NS);
-            let pause = || {
+            let pause = |successor: &mut Successor| {
                 let is_late = begin.elapsed() >= SUCCESSOR_LATE;
-                std::thread::sleep(match is_late {
-                    true => SUCCESSOR_PAUSE_LONG,
-                    false => SUCCESSOR_PAUSE,
+                std::thread::sleep(match (is_late, &successor.early) {
+                    (true, _) => SUCCESSOR_PAUSE_LONG,
+                    (false, Some(_)) => SUCCESSOR_PAUSE_SHORT,
+                    (false, None) => SUCCESSOR_PAUSE,
                 });
             };
             let connected = loop {
@@ -289,7 +326,7 @@ impl Host for ClientHost {
                 match successor.connect(socket, backend, &options, has_moved) {
                     // Its successor is not there yet.
                     Err(error) if has_moved && is_absence(&error) && Instant::now() < by => {
-                        pause();
+                        pause(&mut successor);
                     }
                     Err(error) => break Err(judge(&error, is_reached_elsewhere)),
                     // Nor has the one before it gone yet.
@@ -299,7 +336,7 @@ impl Host for ClientHost {
                             && Instant::now() < by =>
                     {
                         drop(connection);
-                        pause();
+                        pause(&mut successor);
                     }
                     Ok(connection) if connection.agreement().topology.is_changing() => {
                         break Err(NotConnected::down("the backend is leaving its place"));
@@ -359,6 +396,31 @@ impl Host for ClientHost {
             let why = format!("no thread to connect with: {error}");
             put(Arc::clone(topology), Err(NotConnected::down(&why)));
         }
+    }
+
+    /// In a thread of its own, as above.
+    fn foresee(&mut self, topology: &Arc<Topology>, backend: u32, is_near: bool) {
+        let config = topology.config().backend(backend);
+        let socket = config.and_then(|config| config.fabric_socket.clone());
+        let (Some(socket), true, None) = (socket, is_near, self.engine) else {
+            drop(self.foreseen.take(backend));
+            return;
+        };
+        self.foreseen.begin(backend);
+        let foreseen = self.foreseen.clone();
+        let options = ConnectOptions {
+            servers: self.shared.servers.clone(),
+            ..ConnectOptions::default()
+        };
+        let greet = move || {
+            // Whatever is wrong with it: it is looked for again when its time has come.
+            let early = Early::greet(&socket, backend, &options);
+            foreseen.made(backend, early.ok().flatten());
+        };
+        // Without a thread it is connected to later.
+        let _ = std::thread::Builder::new()
+            .name("trefoil-foresee".to_owned())
+            .spawn(greet);
     }
 
     fn caller(&mut self, topology: &Arc<Topology>, backend: u32) -> Result<ClientPort, String> {
@@ -513,12 +575,22 @@ fn is_former(found: TopologyId, known: TopologyId) -> bool {
 struct Successor {
     /// Connected to before it serves.
     early: Option<Early>,
+    /// Connected to before the predecessor had gone, and nothing came of it yet.
+    is_foreseen: bool,
     looked: Option<Instant>,
     /// Whoever listens there does not answer.
     hangs: bool,
 }
 
 impl Successor {
+    fn foreseen(early: Option<Early>) -> Self {
+        Successor {
+            is_foreseen: early.is_some(),
+            early,
+            ..Successor::default()
+        }
+    }
+
     /// Connects to a backend. Where another process is to take its place (`has_moved`) and
     /// has not yet, that one is connected to in advance, and taken once it serves.
     fn connect(
@@ -530,6 +602,15 @@ impl Successor {
     ) -> Result<Connection, ConnectError> {
         if let Some(early) = self.early.take_if(|early| early.serves()) {
             return Ok(early.begin());
+        }
+        if has_moved && self.is_foreseen {
+            if self.looked.get_or_insert_with(Instant::now).elapsed() < EARLY_PAUSE {
+                return Err(ConnectError::NotFound {
+                    path: socket.to_owned(),
+                });
+            }
+            // Another one may have come in its stead.
+            (self.is_foreseen, self.early) = (false, None);
         }
         // What was connected to in advance may be the successor of who serves by now.
         let connected = Connection::connect(socket, backend, options);

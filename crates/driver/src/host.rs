@@ -70,6 +70,10 @@ pub trait Host: Clock {
     /// [`SUCCESSOR_NS`] nobody's being there is no answer.
     fn connect(&mut self, topology: &Arc<Topology>, backend: u32, has_moved: bool);
 
+    /// Another process is about to take a backend's place (`is_near`), or no longer is: that
+    /// one may be connected to in advance. Of no use to a host that does not.
+    fn foresee(&mut self, _topology: &Arc<Topology>, _backend: u32, _is_near: bool) {}
+
     /// A port that calls a backend, connecting when it is used.
     fn caller(&mut self, topology: &Arc<Topology>, backend: u32) -> Result<Self::Port, String>;
 

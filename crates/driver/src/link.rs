@@ -128,6 +128,8 @@ pub struct Link<P> {
     /// When message rings are asked for again, if the best carrier has none.
     rings_at_ns: u64,
     why: Option<Arc<str>>,
+    /// The successor that the host was last told of; 0 is none.
+    pub(crate) foreseen: u64,
     /// What the latest inline lookup has read here; what a hit borrows.
     pub(crate) bytes: WordBuffer,
     touches: Box<[TouchBuffer]>,
@@ -176,6 +178,7 @@ impl<P: Port> Link<P> {
             },
             rings_at_ns: u64::MAX,
             why: None,
+            foreseen: 0,
             bytes: WordBuffer::default(),
             touches: Box::default(),
             touch_sample: options.touch_sample,

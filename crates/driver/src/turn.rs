@@ -129,6 +129,16 @@ impl<H: Host> Driver<H> {
         }
     }
 
+    /// Another process is about to take a backend's place, or is not any more.
+    #[cold]
+    fn foresee(&mut self, number: usize) {
+        let link = &mut self.links[number];
+        let successor = link.view().map_or(0, |view| view.successor());
+        link.foreseen = successor;
+        let backend = link.number;
+        self.host.foresee(&self.topology, backend, successor != 0);
+    }
+
     /// Those that do not answer, or do not keep up.
     fn look_at_links(&mut self, now: u64) {
         // Also where nothing is owed: the memory of a backend that has ended is not
@@ -142,6 +152,13 @@ impl<H: Host> Driver<H> {
         }
         self.tell_suspects(now);
         for number in 0..self.links.len() {
+            let link = &mut self.links[number];
+            if link
+                .view()
+                .is_some_and(|view| view.successor() != link.foreseen)
+            {
+                self.foresee(number);
+            }
             let link = &mut self.links[number];
             if looks_at_idle && link.stands(now) {
                 self.host.stands(number as u32);

@@ -93,6 +93,12 @@ impl RegionView {
         control::lease_end_ns(&self.control.words()) == control::LEASE_MOVED_NS
     }
 
+    /// What the process calls itself that is about to take the backend's place; 0: nobody is.
+    #[inline(always)]
+    pub fn successor(&self) -> u64 {
+        control::successor(&self.control.words())
+    }
+
     /// Entries at or below this version are misses.
     #[inline(always)]
     pub fn flush_floor(&self) -> Version {

@@ -10,7 +10,8 @@
 //! | 4 | config id | of the cell configuration in force |
 //! | 5 | data window | bytes of the data region that are advertised, from its beginning |
 //! | 6, 7 | flush floor | version; entries at or below it are misses |
-//! | 8.. | reserved, zero | |
+//! | 8 | successor | what the process calls itself that is about to take this one's place; 0: nobody is. Clients connect to it in advance |
+//! | 9.. | reserved, zero | |
 //! | 32 + 8 p | index window of partition p | see below |
 //! | 1024.. | stamps | counts of mutations by key hash, see [`stamp`] |
 //!
@@ -45,6 +46,7 @@ const WORD_LEASE_END: usize = 3;
 const WORD_CONFIG_ID: usize = 4;
 const WORD_DATA_WINDOW: usize = 5;
 const WORD_FLUSH_FLOOR: usize = 6;
+const WORD_SUCCESSOR: usize = 8;
 const WORD_WINDOWS: usize = 32;
 const WINDOW_WORDS: usize = 8;
 const WORD_STAMPS: usize = 1024;
@@ -60,7 +62,7 @@ const _: () = {
     assert!(WORD_WINDOWS + PARTITION_COUNT_MAX * WINDOW_WORDS <= WORD_STAMPS);
     assert!(PARTITION_COUNT_MAX <= STAMP_COUNT);
     assert!(CONTROL_LEN.is_multiple_of(4096), "whole pages");
-    assert!(WORD_FLUSH_FLOOR + 2 <= WORD_WINDOWS);
+    assert!(WORD_FLUSH_FLOOR + 2 <= WORD_SUCCESSOR && WORD_SUCCESSOR < WORD_WINDOWS);
     assert!(WINDOW_WORDS * 8 == 64, "one cache line a partition");
 };
 
@@ -185,6 +187,17 @@ pub const LEASE_MOVED_NS: u64 = 1;
 /// Extends the lease, or revokes it with 0 or [`LEASE_MOVED_NS`].
 pub fn set_lease_end_ns<W: WordsMut + ?Sized>(words: &W, end_ns: u64) {
     words.store_release(WORD_LEASE_END, end_ns);
+}
+
+/// Who is about to take this process's place; 0: nobody. A hint, which may be late or wrong.
+#[inline(always)]
+pub fn successor<W: Words + ?Sized>(words: &W) -> u64 {
+    words.load(WORD_SUCCESSOR)
+}
+
+/// Announces who is about to take this process's place, or with 0 that nobody is any more.
+pub fn set_successor<W: WordsMut + ?Sized>(words: &W, token: u64) {
+    words.store_release(WORD_SUCCESSOR, token);
 }
 
 /// Id of a partition's present index window, or an odd number while that

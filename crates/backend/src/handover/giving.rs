@@ -130,6 +130,7 @@ fn thaw(member: &Member) {
 
 /// The same, and notes them no longer.
 fn go_on(member: &Member) {
+    member.announce_successor(0);
     thaw(member);
     for shard in 0..member.store.shard_count() {
         member.store.watch_changes(shard, false);
@@ -162,6 +163,7 @@ pub(crate) fn step(
         for shard in 0..member.store.shard_count() {
             member.store.watch_changes(shard, true);
         }
+        member.announce_successor(request.successor);
         tracing::info!(
             backend = member.number,
             "another process takes this backend over"

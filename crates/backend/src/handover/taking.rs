@@ -67,13 +67,51 @@ impl Takeover {
     }
 }
 
+/// What is left to do once this process is the backend.
+#[must_use]
+pub(crate) struct Taken {
+    handover: Handover<Bytes>,
+    received_bytes: u64,
+    begun: Instant,
+    /// When the predecessor had gone, for all that is known here.
+    released: Instant,
+}
+
+impl Taken {
+    /// Nothing here was worth that clients wait for it.
+    pub(crate) fn finish(self, member: &Member) {
+        let (gap, took) = (self.released.elapsed(), self.begun.elapsed());
+        let moved = self.handover.finish(&member.store);
+        let _ = member.takeover.set(Takeover {
+            items: moved.items,
+            bytes: moved.bytes,
+            received_bytes: self.received_bytes,
+            took,
+        });
+        tracing::info!(
+            backend = member.number,
+            items = moved.items,
+            bytes = moved.bytes,
+            damaged = moved.damaged,
+            told = moved.told,
+            known = moved.known,
+            pages = moved.pages,
+            missed = moved.missed,
+            rounds = moved.rounds,
+            took_ms = took.as_millis() as u64,
+            gap_us = gap.as_micros() as u64,
+            "this process has taken the backend over"
+        );
+    }
+}
+
 /// Copies everything that the process knows which is this backend now, and has it go. When
 /// this has returned, nobody is this backend, and this process knows all that it knew.
 pub(crate) fn take(
     state: &Arc<State>,
     member: &Member,
     runtime: &Runtime,
-) -> Result<(), HandoverError> {
+) -> Result<Taken, HandoverError> {
     let common = Arc::new(Common {
         token: rand::random::<u64>() | 1,
         memory: Memory::new(member.number),
@@ -94,7 +132,7 @@ pub(crate) fn take(
     for shard in 0..member.store.shard_count() {
         member.store.set_recovering(shard, true);
     }
-    let begin = Instant::now();
+    let begun = Instant::now();
     let alive = runtime.spawn(say_alive(alive));
     // Most of it is copied while the predecessor serves, and gives way to that. The locks
     // that it takes are of a store that does not serve yet.
@@ -122,33 +160,13 @@ pub(crate) fn take(
         moved
     });
     alive.abort();
-    match moved {
-        Ok(handover) => {
-            let moved = handover.finish(&member.store);
-            let takeover = Takeover {
-                items: moved.items,
-                bytes: moved.bytes,
-                received_bytes: common.received_bytes.load(Ordering::Relaxed),
-                took: begin.elapsed(),
-            };
-            let _ = member.takeover.set(takeover);
-            tracing::info!(
-                backend = member.number,
-                items = moved.items,
-                bytes = moved.bytes,
-                damaged = moved.damaged,
-                told = moved.told,
-                known = moved.known,
-                pages = moved.pages,
-                missed = moved.missed,
-                rounds = moved.rounds,
-                took_ms = begin.elapsed().as_millis() as u64,
-                "this process takes the backend over"
-            );
-            Ok(())
-        }
-        Err(error) => Err(error),
-    }
+    let (handover, released) = moved?;
+    Ok(Taken {
+        handover,
+        received_bytes: common.received_bytes.load(Ordering::Relaxed),
+        begun,
+        released,
+    })
 }
 
 fn system(member: &Member, error: &std::io::Error) -> HandoverError {
@@ -187,18 +205,25 @@ async fn copy_and_release(
     mut handover: Handover<Bytes>,
     predecessor: &Arc<Predecessor>,
     member: &Member,
-) -> Result<Handover<Bytes>, HandoverError> {
+) -> Result<(Handover<Bytes>, Instant), HandoverError> {
     let mut attempt = 1;
     loop {
         // The predecessor stands still.
         let pace = CopyPace::new(None);
         copy(&mut handover, predecessor, member, Handover::is_done, pace).await?;
         // Of more items it would take too long of the time in which nothing is stored.
-        if handover.moved().items <= READY_ITEMS_MAX {
+        let is_ready = handover.moved().items <= READY_ITEMS_MAX;
+        if is_ready {
             handover.make_ready(&member.store);
         }
         match predecessor.release().await {
-            Ok(()) => return Ok(handover),
+            Ok(()) => {
+                let released = Instant::now();
+                if !is_ready {
+                    handover.make_ready(&member.store);
+                }
+                return Ok((handover, released));
+            }
             // A busy machine.
             Err(HandoverError::Late { .. }) if attempt < ATTEMPTS_MAX => {
                 handover.again(&member.store);
