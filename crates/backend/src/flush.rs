@@ -175,12 +175,18 @@ impl State {
 
     /// The same for a process that holds the only copy of what it has taken over.
     pub(crate) fn catch_up_at_last(&self) -> Result<(), FlushError> {
-        // What it holds is lost if it ends.
-        let may_pass = |error: &FlushError| match error {
-            // Another life of the cell has begun: nobody asks for this one any more.
-            FlushError::ConfigStore(ConfigStoreError::StartedAnew { .. }) => false,
-            FlushError::ConfigStore(error) => error.may_pass(),
-            error => matches!(error, FlushError::PutBack { .. }),
+        // What it holds is lost if it ends. It does where nobody asks for that any more:
+        // another life of the cell has begun, or another process is the backend.
+        let may_pass = |error: &FlushError| {
+            !matches!(
+                error,
+                FlushError::PlaceTaken { .. }
+                    | FlushError::OtherLife(_)
+                    | FlushError::OtherConfig(_)
+                    | FlushError::ConfigStore(
+                        ConfigStoreError::StartedAnew { .. } | ConfigStoreError::PlaceTaken { .. }
+                    )
+            )
         };
         let tell = |error: &FlushError| {
             tracing::warn!(%error, "nothing is served before the configuration is known");

@@ -42,7 +42,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::{Notify, watch};
 use trefoil_cell::{BackendLock, CellConfig, ConfigStoreError, Incarnations, Mode, TokenFile};
 use trefoil_fabric::Service as FabricService;
-use trefoil_fabric::shm::{Export, Target, TargetOptions, UserPolicy, successor_path};
+use trefoil_fabric::shm::{Export, Target, TargetError, TargetOptions, UserPolicy, successor_path};
 use trefoil_layout::limits::PARTITION_COUNT_MAX;
 use trefoil_layout::{ShardMap, Version, epoch};
 use trefoil_region::{HugePages, ProgramPages};
@@ -57,6 +57,8 @@ const FAREWELL_LOOK: Duration = Duration::from_millis(1);
 /// How often, and how long between, it is tried to take a predecessor's port for metrics.
 const METRICS_LOOKS: u32 = 100;
 const METRICS_PAUSE: Duration = Duration::from_millis(50);
+/// The same after so many.
+const METRICS_PAUSE_LONG: Duration = Duration::from_secs(1);
 /// How long a predecessor that has let go may take to close its port, before it is told.
 const PORT_PATIENCE: Duration = Duration::from_secs(1);
 const PORT_PAUSE: Duration = Duration::from_millis(20);
@@ -146,6 +148,8 @@ impl Server {
                 count: 0,
             })
         })?;
+        // While the predecessor still serves.
+        listen.check()?;
         running.tend(options.huge_pages)?;
         running.greet_early(&options.fabric, listen);
         let mut taken = Vec::new();
@@ -166,6 +170,7 @@ impl Server {
         for (member, taken) in running.state.members.iter().zip(taken) {
             taken.finish(member);
         }
+        running.take_fabric_socket(&options.fabric, listen)?;
         let listeners = bind_after_predecessor(&ListenOptions {
             metrics: None,
             ..listen.clone()
@@ -381,6 +386,35 @@ impl Running {
         }
     }
 
+    /// Listens where the predecessor has given its memory to clients. This process has the only
+    /// copy by now, so it waits for as long as that takes.
+    fn take_fabric_socket(
+        &mut self,
+        fabric: &FabricOptions,
+        listen: &ListenOptions,
+    ) -> Result<(), StartError> {
+        let Some(path) = &listen.fabric else {
+            return Ok(());
+        };
+        fn tell(error: &impl std::fmt::Display) {
+            tracing::warn!(%error, "clients that come now are not served before this is mended");
+        }
+        let target = match self.early.take() {
+            Some(mut target) => {
+                let taken = trefoil_cell::wait_out(|| target.take_place(path), |_| true, tell);
+                taken.map_err(TargetError::from)?;
+                target
+            }
+            None => {
+                let options = target_options(fabric, path, &listen.users);
+                let start = || start_fabric(options.clone(), &self.state);
+                trefoil_cell::wait_out(start, |_| true, tell)?
+            }
+        };
+        let _ = self.state.target.set(Mutex::new(Some(target)));
+        Ok(())
+    }
+
     /// From now on this process is its backends, for clients that know its memory.
     fn begin_leases(&mut self) -> Result<(), StartError> {
         lease::renew(&self.state);
@@ -399,20 +433,11 @@ impl Running {
         if self.state.config_store.is_remote() {
             self.spawn("trefoil-config", follow::run)?;
         }
-        if let Some(path) = listeners.fabric_socket() {
-            let early = self.early.take().and_then(|mut target| {
-                let taken = target.take_place(path);
-                // Nobody else holds what this process holds: it listens anew.
-                let say = |error| tracing::warn!(%error, "those who came early are not served");
-                taken.map_err(say).is_ok().then_some(target)
-            });
-            let target = match early {
-                Some(target) => target,
-                None => {
-                    let options = target_options(&fabric, path, &listeners.users);
-                    start_fabric(options, &self.state)?
-                }
-            };
+        if let Some(path) = listeners.fabric_socket()
+            && self.state.target.get().is_none()
+        {
+            let options = target_options(&fabric, path, &listeners.users);
+            let target = start_fabric(options, &self.state)?;
             let _ = self.state.target.set(Mutex::new(Some(target)));
         }
         if self.state.members.iter().any(|m| m.recovery.is_some()) {
@@ -470,23 +495,27 @@ impl Running {
         };
         let (state, stopping) = (Arc::clone(&self.state), self.stopping.subscribe());
         runtime.spawn(async move {
-            let mut looks = 0;
+            let mut looks = 0u32;
             let listener = loop {
                 let taken = tokio::net::TcpListener::bind(address).await;
-                looks += 1;
+                looks = looks.saturating_add(1);
                 match taken {
                     Ok(listener) => {
                         let _ = state.metrics_address.set(address);
                         break listener;
                     }
                     Err(error) if looks == METRICS_LOOKS => {
-                        tracing::error!(%address, %error, "metrics are not served: the port is not free");
-                        return;
+                        tracing::error!(%address, %error, "metrics are not served before the port is free");
                     }
-                    Err(_) => tokio::select! {
-                        () = transport::stopped(stopping.clone()) => return,
-                        () = tokio::time::sleep(METRICS_PAUSE) => {}
-                    },
+                    Err(_) => {}
+                }
+                let pause = match looks < METRICS_LOOKS {
+                    true => METRICS_PAUSE,
+                    false => METRICS_PAUSE_LONG,
+                };
+                tokio::select! {
+                    () = transport::stopped(stopping.clone()) => return,
+                    () = tokio::time::sleep(pause) => {}
                 }
             };
             transport::metrics_over_tcp(listener, state, stopping).await;

@@ -603,28 +603,31 @@ impl Successor {
         if let Some(early) = self.early.take_if(|early| early.serves()) {
             return Ok(early.begin());
         }
-        if has_moved && self.is_foreseen {
-            if self.looked.get_or_insert_with(Instant::now).elapsed() < EARLY_PAUSE {
-                return Err(ConnectError::NotFound {
-                    path: socket.to_owned(),
-                });
-            }
-            // Another one may have come in its stead.
-            (self.is_foreseen, self.early) = (false, None);
+        if has_moved
+            && self.is_foreseen
+            && self.looked.get_or_insert_with(Instant::now).elapsed() < EARLY_PAUSE
+        {
+            return Err(ConnectError::NotFound {
+                path: socket.to_owned(),
+            });
         }
         // What was connected to in advance may be the successor of who serves by now.
         let connected = Connection::connect(socket, backend, options);
         let is_absent = connected.as_ref().is_err_and(is_absence);
         let is_due = self.looked.is_none_or(|at| at.elapsed() >= EARLY_PAUSE);
-        if has_moved && is_absent && self.early.is_none() && is_due && !self.hangs {
+        // Another one may have come in the stead of the one that was foreseen.
+        let is_wanted = self.early.is_none() || self.is_foreseen;
+        if has_moved && is_absent && is_wanted && is_due && !self.hangs {
             self.looked = Some(Instant::now());
+            self.is_foreseen = false;
             // Whatever is wrong with it: what counts is who serves in the end.
             let options = ConnectOptions {
                 timeout: EARLY_PATIENCE,
                 ..options.clone()
             };
             match Early::greet(socket, backend, &options) {
-                Ok(early) => self.early = early,
+                Ok(Some(early)) => self.early = Some(early),
+                Ok(None) => {}
                 // It is not looked for again.
                 Err(ConnectError::Timeout { .. }) => self.hangs = true,
                 Err(_) => {}

@@ -296,6 +296,15 @@ impl<D: AsRef<[u8]>> Handover<D> {
         self.phase == Phase::Freeze && self.under_way.is_empty()
     }
 
+    /// What has changed while the last round was copied in the background is copied before the
+    /// predecessor is frozen, too: so that less is left.
+    pub fn once_more(&mut self) {
+        if self.is_in_haste() {
+            self.phase = Phase::Changes;
+            self.units_before = u64::MAX;
+        }
+    }
+
     /// Everything is copied, and the predecessor is about to be asked to go: makes the store
     /// ready to serve, which rewrites the header of each bucket. Operations wait from when the
     /// predecessor goes. Nobody reads or writes this store yet.
@@ -347,6 +356,11 @@ impl<D: AsRef<[u8]>> Handover<D> {
         }
         let bounds = shards.iter().map(|shard| shard.bound_max);
         credible::check(bounds, shards.iter().map(|shard| shard.epoch), now)?;
+        // Nobody reads this store yet, and to do it again costs nothing: while the predecessor
+        // is frozen, no header is left to be rewritten.
+        for (shard, state) in shards.iter().enumerate() {
+            store.raise_epoch(shard, state.epoch);
+        }
         if self.phase == Phase::Begin {
             for (shard, state) in shards.iter().enumerate() {
                 store.reserve(shard, state.bucket_count);
@@ -380,7 +394,6 @@ impl<D: AsRef<[u8]>> Handover<D> {
             if !mutants::is(Mutant::FloorLeftBehind) {
                 store.raise_floor(shard, state.bound_max);
             }
-            store.raise_epoch(shard, state.epoch);
         }
         if mutants::is(Mutant::LastSkipped) {
             self.strips.clear();

@@ -61,8 +61,9 @@ impl Departure {
 }
 
 /// Takes the lock of a predecessor that has let go, or is about to: its memory says so before
-/// its lock is free. This process has the only copy by now, so it waits for a configuration
-/// store that is away.
+/// its lock is free. This process has the only copy by now, so it waits for whatever is in the
+/// way, also for a predecessor that was stopped while it went. It ends only where somebody else
+/// is the backend.
 pub(crate) fn await_lock(
     lock: impl Fn() -> Result<BackendLock, ConfigStoreError>,
 ) -> Result<BackendLock, ConfigStoreError> {
@@ -78,15 +79,15 @@ pub(crate) fn await_lock(
         }
     };
     let tell = |error: &ConfigStoreError| {
-        tracing::warn!(%error, "nothing is served before the configuration store is back");
+        tracing::warn!(%error, "nothing is served before this has passed or is mended");
     };
-    // What somebody has to mend is waited for, too, but for another process that lives.
     let may_pass = |error: &ConfigStoreError| {
-        let is_taken = matches!(
+        !matches!(
             error,
-            ConfigStoreError::Registered { .. } | ConfigStoreError::StartedAnew { .. }
-        );
-        error.may_pass() && !is_taken
+            ConfigStoreError::PlaceTaken { .. }
+                | ConfigStoreError::Registered { .. }
+                | ConfigStoreError::StartedAnew { .. }
+        )
     };
     trefoil_cell::wait_out(take, may_pass, tell)
 }

@@ -19,6 +19,9 @@ const LATE_BEFORE: u32 = 3;
 /// A successor that has not been heard of for so long is given up. It says each few seconds
 /// that it is alive ([`super::taking`]): between two other steps it copies, for minutes.
 pub(super) const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// The same where another one asks to be the successor: whoever orders a move again has seen
+/// the first one end, as a rule.
+const SILENCE_BEFORE_ANOTHER: Duration = Duration::from_secs(15);
 /// How long clients that are connected hear that nothing is taken here any more, before
 /// they are hung up on: what they had sent before is answered.
 pub(super) const LINGER: Duration = Duration::from_millis(30);
@@ -70,6 +73,12 @@ impl Successor {
 
     fn is_silent(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.heard) >= SILENCE_MAX
+    }
+
+    /// Whether another one may take its part.
+    fn can_be_replaced(&self, now: Instant) -> bool {
+        let silence = now.saturating_duration_since(self.heard);
+        !self.released && self.frozen_until.is_none() && silence >= SILENCE_BEFORE_ANOTHER
     }
 }
 
@@ -154,27 +163,13 @@ pub(crate) fn step(
     {
         return Err(Status::failed_precondition(why.to_string()));
     }
-    let mut to = member.giving.lock();
     if step == HandOverStep::Begin {
-        let (asked, takes_plain) = (request.layout_version, request.takes_plain);
-        is_plain(asked, takes_plain, state.layout_version)?;
-        may_begin(state, member, to.as_ref())?;
-        *to = Some(Successor::begins(request.successor, Instant::now()));
-        for shard in 0..member.store.shard_count() {
-            member.store.watch_changes(shard, true);
-        }
-        member.announce_successor(request.successor);
-        tracing::info!(
-            backend = member.number,
-            "another process takes this backend over"
-        );
-        let begun = state.begun().get(&member.number).copied();
-        return Ok(v1::HandOverResponse {
-            begun: begun.unwrap_or_default(),
-            memory_limit_bytes: state.bound.limit(),
-            ..response(shard_states(&member.store), Duration::ZERO)
-        });
+        return begin(state, member, request);
     }
+    // Before the lock that the lease's thread takes, too: who changes the configuration may
+    // have every header to rewrite.
+    let adopting = (step == HandOverStep::Release).then(|| state.adopting());
+    let mut to = member.giving.lock();
     let successor = heard(&mut to, request.successor, Instant::now());
     let successor = successor.ok_or_else(|| {
         Status::failed_precondition("the handover is over: it took too long, or another began")
@@ -212,7 +207,9 @@ pub(crate) fn step(
             }
             successor.released = true;
             drop(to);
-            state.retire(&state.adopting());
+            if let Some(adopting) = &adopting {
+                state.retire(adopting);
+            }
             tracing::info!(
                 backend = member.number,
                 "the backend is another process now"
@@ -236,6 +233,47 @@ pub(crate) fn step(
     }
 }
 
+fn begin(
+    state: &Arc<State>,
+    member: &Member,
+    request: &v1::HandOverRequest,
+) -> Result<v1::HandOverResponse, Status> {
+    let (asked, takes_plain) = (request.layout_version, request.takes_plain);
+    is_plain(asked, takes_plain, state.layout_version)?;
+    may_begin(state, member)?;
+    let now = Instant::now();
+    {
+        let mut to = member.giving.lock();
+        if to.as_ref().is_some_and(|to| !to.can_be_replaced(now)) {
+            return refused("another process is taking it over already");
+        }
+        if to.take().is_some() {
+            go_on(member);
+        }
+        *to = Some(Successor::begins(request.successor, now));
+    }
+    // A resize looks for a handover under its own lock: never both at once. Whichever comes
+    // second sees the first.
+    if member.resizing.is_under_way() {
+        *member.giving.lock() = None;
+        return refused(RESIZES);
+    }
+    for shard in 0..member.store.shard_count() {
+        member.store.watch_changes(shard, true);
+    }
+    member.announce_successor(request.successor);
+    tracing::info!(
+        backend = member.number,
+        "another process takes this backend over"
+    );
+    let begun = state.begun().get(&member.number).copied();
+    Ok(v1::HandOverResponse {
+        begun: begun.unwrap_or_default(),
+        memory_limit_bytes: state.bound.limit(),
+        ..response(shard_states(&member.store), Duration::ZERO)
+    })
+}
+
 /// Nothing goes back. The successor may ask again because the answer was lost.
 fn after_release(step: HandOverStep) -> Result<v1::HandOverResponse, Status> {
     match step {
@@ -246,23 +284,25 @@ fn after_release(step: HandOverStep) -> Result<v1::HandOverResponse, Status> {
     }
 }
 
-fn may_begin(state: &State, member: &Member, to: Option<&Successor>) -> Result<(), Status> {
-    let refuse = |why: &str| Err(Status::failed_precondition(why));
+const RESIZES: &str = "the cell is being resized: wait for the end, or abort it";
+
+fn refused<T>(why: &str) -> Result<T, Status> {
+    Err(Status::failed_precondition(why))
+}
+
+fn may_begin(state: &State, member: &Member) -> Result<(), Status> {
     if state.members.len() > 1 || state.doors().locks.is_empty() {
-        return refuse("its process is a whole cell: a handover is for cells of `cell up`");
+        return refused("its process is a whole cell: a handover is for cells of `cell up`");
     }
     if state.config().mode.is_immutable() {
-        return refuse("an immutable cell's backends are restarted with its file");
+        return refused("an immutable cell's backends are restarted with its file");
     }
     let mut shards = 0..member.store.shard_count();
     if shards.any(|shard| member.store.is_recovering(shard)) {
-        return refuse("it has not recovered yet: wait until it has");
+        return refused("it has not recovered yet: wait until it has");
     }
     if member.resizing.is_under_way() {
-        return refuse("the cell is being resized: wait for the end, or abort it");
-    }
-    if to.is_some() {
-        return refuse("another process is taking it over already");
+        return refused(RESIZES);
     }
     Ok(())
 }

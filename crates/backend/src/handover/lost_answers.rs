@@ -182,6 +182,12 @@ fn copy(
     }
 }
 
+/// Who is about to take the backend's place, as clients are told.
+fn announced(server: &Server) -> u64 {
+    let member = &server.state().members[0];
+    trefoil_layout::control::successor(&member.store.regions().control.words())
+}
+
 fn assert_undecided(taken: Result<Server, StartError>) {
     match taken {
         Err(StartError::Handover(HandoverError::Undecided { number: 0, .. })) => {}
@@ -196,6 +202,8 @@ fn a_release_whose_answer_is_lost_loses_nothing() {
     assert!(cell.lost.try_recv().is_ok(), "the answer came");
     assert!(cell.predecessor.state().has_retired());
     assert!(cell.predecessor.state().members[0].lease_left().is_zero());
+    assert_ne!(announced(&cell.predecessor), 0);
+    assert_eq!(announced(&successor), 0);
     assert_eq!(successor.statistics().members[0].items, KEYS);
     // It is the backend, and nobody else.
     let claimed = cell.store.claim(0);
@@ -221,6 +229,7 @@ fn one_that_was_not_told_to_go_goes_on() {
         std::thread::sleep(Duration::from_millis(10));
     }
     assert_eq!(cell.predecessor.statistics().members[0].items, KEYS);
+    assert_eq!(announced(&cell.predecessor), 0, "nobody comes");
 }
 
 /// Its lock is free, and it may have taken mutations that the successor does not know.

@@ -30,6 +30,8 @@ const CALL_PATIENCE: Duration = Duration::from_secs(10);
 /// The same of a long value, which may wait for its turn there.
 const LONG_PATIENCE: Duration = Duration::from_secs(60);
 const CONNECT_PATIENCE: Duration = Duration::from_secs(1);
+/// How long one is asked to go that says nothing.
+const RELEASE_PATIENCE: Duration = Duration::from_secs(60);
 /// How often a long value is asked for while the configuration changes, and the pause.
 const CONFIG_LOOKS: u32 = 20;
 const CONFIG_PAUSE: Duration = Duration::from_millis(20);
@@ -206,6 +208,9 @@ async fn copy_and_release(
     predecessor: &Arc<Predecessor>,
     member: &Member,
 ) -> Result<(Handover<Bytes>, Instant), HandoverError> {
+    handover.once_more();
+    let (pace, is_enough) = (CopyPace::new(None), Handover::is_in_haste);
+    copy(&mut handover, predecessor, member, is_enough, pace).await?;
     let mut attempt = 1;
     loop {
         // The predecessor stands still.
@@ -409,31 +414,36 @@ impl Predecessor {
         }
     }
 
-    /// Has it go. If no answer comes, its memory says whether it has.
+    /// Has it go. If no answer comes, its memory says whether it has; and it may be asked
+    /// again, because it goes once. One that is silent may have been stopped while it went.
     async fn release(&self) -> Result<(), HandoverError> {
         let number = self.number;
-        let mut client = self.client.clone();
-        let call = client.hand_over(self.request(HandOverStep::Release));
-        let why = match tokio::time::timeout(CALL_PATIENCE, call).await {
-            Ok(Ok(_)) => return Ok(()),
-            Ok(Err(status)) if is_its_own(&status) => return Err(self.failure(&status)),
-            Ok(Err(status)) => status.message().to_owned(),
-            Err(_) => no_answer(CALL_PATIENCE),
-        };
-        let departure = self.common.departure.get();
-        let has_gone = match departure {
-            Some(departure) => departure.is_seen().await,
-            None => false,
-        };
-        if !has_gone {
-            return Err(HandoverError::Undecided { number, why });
+        let by = Instant::now() + RELEASE_PATIENCE;
+        loop {
+            let mut client = self.client.clone();
+            let call = client.hand_over(self.request(HandOverStep::Release));
+            let (why, is_silent) = match tokio::time::timeout(CALL_PATIENCE, call).await {
+                Ok(Ok(_)) => return Ok(()),
+                Ok(Err(status)) if is_its_own(&status) => return Err(self.failure(&status)),
+                Ok(Err(status)) => (status.message().to_owned(), false),
+                Err(_) => (no_answer(CALL_PATIENCE), true),
+            };
+            let has_gone = match self.common.departure.get() {
+                Some(departure) => departure.is_seen().await,
+                None => false,
+            };
+            if has_gone {
+                tracing::warn!(
+                    backend = number,
+                    why,
+                    "the former process has let go, and its answer was lost"
+                );
+                return Ok(());
+            }
+            if !is_silent || Instant::now() >= by {
+                return Err(HandoverError::Undecided { number, why });
+            }
         }
-        tracing::warn!(
-            backend = number,
-            why,
-            "the former process has let go, and its answer was lost"
-        );
-        Ok(())
     }
 
     /// Has the limit of the predecessor, which may have been set by command since it began.

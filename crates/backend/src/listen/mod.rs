@@ -41,6 +41,25 @@ pub struct ListenOptions {
     pub token_file: Option<PathBuf>,
 }
 
+impl ListenOptions {
+    /// What can be known to be wrong before the sockets are free: of a process that is to take
+    /// them over from another one.
+    pub(crate) fn check(&self) -> Result<(), ListenError> {
+        if self.tcp.is_none() && self.unix.is_none() {
+            return Err(ListenError::Nowhere);
+        }
+        check_reach(self.tcp, "rpc", self.plaintext_rpc || self.tls.is_some())?;
+        check_reach(self.metrics, "metrics", self.plaintext_metrics)?;
+        for path in [&self.fabric, &self.unix].into_iter().flatten() {
+            unix::check_path(path)?;
+        }
+        if let Some(path) = &self.token_file {
+            read_token(path)?;
+        }
+        Ok(())
+    }
+}
+
 /// Why a socket could not be taken.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
@@ -230,17 +249,28 @@ impl Listeners {
     }
 }
 
+fn check_reach(
+    address: Option<SocketAddr>,
+    what: &'static str,
+    plaintext: bool,
+) -> Result<(), ListenError> {
+    match address {
+        Some(address) if !address.ip().is_loopback() && !plaintext => {
+            Err(ListenError::OffLoopback { address, what })
+        }
+        _ => Ok(()),
+    }
+}
+
 fn bind_tcp(
     address: Option<SocketAddr>,
     what: &'static str,
     plaintext: bool,
 ) -> Result<Option<(TcpListener, SocketAddr)>, ListenError> {
+    check_reach(address, what, plaintext)?;
     let Some(address) = address else {
         return Ok(None);
     };
-    if !address.ip().is_loopback() && !plaintext {
-        return Err(ListenError::OffLoopback { address, what });
-    }
     let option = if what == "rpc" { "listen" } else { what };
     take_port(address)
         .map(Some)

@@ -9,6 +9,7 @@ mod ending;
 mod fake;
 mod faults;
 mod fills;
+mod moving;
 mod real;
 mod submitting;
 mod touches;

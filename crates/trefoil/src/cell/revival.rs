@@ -111,6 +111,8 @@ enum State {
         since: Instant,
         /// When the second said that it serves.
         served: Arc<OnceLock<Instant>>,
+        /// When it is told of next that the first has ended and the second does not serve.
+        tell_at: Option<Instant>,
     },
     /// Dead, until then.
     Waits { due: Instant },
@@ -217,6 +219,7 @@ impl Backend {
                     program: Arc::clone(program),
                     since: now,
                     served,
+                    tell_at: None,
                 };
                 Ok(())
             }
@@ -239,6 +242,7 @@ impl Backend {
             next,
             since,
             served,
+            tell_at,
             ..
         } = &mut self.state
         else {
@@ -247,7 +251,21 @@ impl Backend {
         let (has_served, seconds) = (served.get().copied(), now.saturating_duration_since(*since));
         let old_has_ended = !matches!(old.try_wait(), Ok(None));
         if let Ok(None) = next.try_wait() {
-            let Some(at) = has_served else { return };
+            let Some(at) = has_served else {
+                if old_has_ended {
+                    let due = tell_at.get_or_insert(now + SILENCE);
+                    if now >= *due {
+                        *due = now + SILENCE;
+                        tracing::error!(
+                            backend = self.number,
+                            pid = next.id().unwrap_or_default(),
+                            seconds = seconds.as_secs(),
+                            "its former process has ended, and the one that takes it over does not serve: that one may hold all that is left of it. What it waits for stands in the log; if it hangs, kill it, and the backend is started anew"
+                        );
+                    }
+                }
+                return;
+            };
             if !old_has_ended {
                 if now.saturating_duration_since(at) >= END_PATIENCE {
                     tracing::error!(
