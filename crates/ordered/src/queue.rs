@@ -80,7 +80,8 @@ impl Queue {
         })
     }
 
-    /// How long to look for an answer before sleeping.
+    /// How long to look for an answer before sleeping; no longer than its timeout. Whether
+    /// the server is gone is found out after that.
     pub fn set_spin(&mut self, spin: Duration) {
         self.spin = spin;
     }
@@ -206,6 +207,7 @@ impl Queue {
         is_done: impl Fn(&mut Producer<Mapped>) -> bool,
     ) -> Result<(), NoAnswer> {
         let start = Instant::now();
+        let spin = self.spin.min(timeout);
         let mut looks = 0u32;
         loop {
             if is_done(&mut self.producer) {
@@ -213,7 +215,7 @@ impl Queue {
             }
             looks += 1;
             std::hint::spin_loop();
-            if looks.is_multiple_of(LOOKS) && start.elapsed() >= self.spin {
+            if looks.is_multiple_of(LOOKS) && start.elapsed() >= spin {
                 break;
             }
         }
@@ -222,8 +224,11 @@ impl Queue {
             let mut is_done_now = is_done(&mut self.producer);
             let left = timeout.saturating_sub(start.elapsed());
             let mut peer = Peer::Alive;
-            if !is_done_now && !left.is_zero() {
-                bell::wait(&[&self.bell], left, |_| {});
+            if !is_done_now {
+                // Also who has no time left learns that nobody will answer.
+                if !left.is_zero() {
+                    bell::wait(&[&self.bell], left, |_| {});
+                }
                 peer = bell::silence(&self.bell);
                 is_done_now = is_done(&mut self.producer);
             }

@@ -161,6 +161,20 @@ fn a_server_that_is_gone_is_noticed_by_who_waits() {
 }
 
 #[test]
+fn who_waits_shorter_than_it_looks_learns_that_the_server_is_gone_too() {
+    let (worker, mut queue) = both();
+    let get = queue.submit(b"get", false).expect("room");
+    queue.set_spin(LONG);
+    let short = Duration::from_millis(1);
+    let timed_out = Err(NoAnswer::TimedOut(short));
+    assert_eq!(queue.answer(get, short), timed_out, "not a look longer");
+    drop(worker);
+    for timeout in [short, Duration::ZERO] {
+        assert_eq!(queue.answer(get, timeout), Err(NoAnswer::ServerGone));
+    }
+}
+
+#[test]
 fn requests_and_answers_have_a_longest_length() {
     let (mut worker, mut queue) = both();
     let len = crate::slot::PAYLOAD_LEN_MAX;
