@@ -3,13 +3,14 @@
 
 use crate::pace::Pace;
 use crate::report::{Latency, OrderedReport};
+use crate::watch::Watch;
 use crate::{LoadError, LoadOptions, bare, pin};
 use hdrhistogram::Histogram;
 use std::hint::black_box;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use trefoil_ordered::{Answer, Options, Queue, Refused, Request, Service, Worker};
+use trefoil_ordered::{Answer, Options, Queue, Request, Service, Worker};
 
 /// Nanoseconds beyond which latencies are not told apart.
 pub(crate) const MOST: u64 = 10_000_000_000;
@@ -23,6 +24,10 @@ const AWAKE_PER_S: f64 = 300_000.0;
 const EXECUTED_PER_S: f64 = 100_000.0;
 /// While a sleeping server has to be woken for each.
 const WOKEN_PER_S: f64 = 2_000.0;
+/// How long an answer is looked for without sleeping: longer than any takes.
+const AWAKE: Duration = Duration::from_secs(1);
+/// How long it is waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// Far from now.
 const FOREVER: Duration = Duration::from_secs(1 << 30);
 
@@ -91,32 +96,26 @@ fn queue(
             (false, false) => WOKEN_PER_S,
         };
         if !nilext && is_awake {
-            queue.set_spin(FOREVER);
+            queue.set_spin(AWAKE);
         }
         let mut pace = Pace::new(ops_per_s, 1);
         let end = Instant::now() + Duration::from_secs_f64(options.seconds);
         let warm = Instant::now() + Duration::from_secs_f64(options.seconds / 10.0);
+        let mut watch = Watch::default();
         let mut failed = None;
         while failed.is_none() {
             let due = pace.wait();
             if due > end {
                 break;
             }
-            let committed = loop {
-                match queue.submit(black_box(&payload), nilext) {
-                    Ok(committed) => break Some(committed),
-                    Err(Refused::Full | Refused::Skipped) => std::hint::spin_loop(),
-                    Err(refused) => {
-                        failed = Some(refused.to_string());
-                        break None;
+            match watch.submit(&mut queue, black_box(&payload), nilext) {
+                Ok(committed) if !nilext => {
+                    if let Err(error) = queue.answer(committed, PATIENCE) {
+                        failed = Some(LoadError::Queue(error.to_string()));
                     }
                 }
-            };
-            if let Some(committed) = committed
-                && !nilext
-                && let Err(error) = queue.answer(committed, Duration::from_secs(10))
-            {
-                failed = Some(error.to_string());
+                Ok(_) => {}
+                Err(error) => failed = Some(error),
             }
             let done = Instant::now();
             if due > warm {
@@ -128,7 +127,7 @@ fn queue(
         pinned?;
         served.map_err(|_| LoadError::Queue("the server panicked".into()))??;
         match failed {
-            Some(error) => Err(LoadError::Queue(error)),
+            Some(error) => Err(error),
             None => Ok(Latency::of(&took)),
         }
     })

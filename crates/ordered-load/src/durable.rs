@@ -24,6 +24,8 @@ const LEN: usize = 91;
 const WINDOW: usize = 256;
 /// Bytes of the journal.
 const JOURNAL_LEN: u64 = 16 << 20;
+/// How long an acknowledgement is looked for without sleeping: longer than any takes.
+const AWAKE: Duration = Duration::from_secs(1);
 /// Far from now.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -142,7 +144,7 @@ fn queue(
         });
     let mut worker = opened.map_err(failed)?;
     let mut queue = Queue::join(worker.admit()?)?;
-    queue.set_spin(PATIENCE);
+    queue.set_spin(AWAKE);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let stop = &stop;

@@ -18,6 +18,7 @@ mod durable;
 mod pace;
 mod report;
 mod shared;
+mod watch;
 mod workloads;
 
 pub use clusters::Cluster;

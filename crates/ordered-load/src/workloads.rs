@@ -7,6 +7,7 @@ use crate::clusters::{Cluster, Stream};
 use crate::commits::MOST;
 use crate::pace::Pace;
 use crate::report::{Latency, OrderedReport, SYSTEMS};
+use crate::watch::Watch;
 use crate::{LoadError, LoadOptions, pin};
 use hdrhistogram::Histogram;
 use std::collections::VecDeque;
@@ -106,6 +107,7 @@ fn run(
             queue: &mut queue,
             system,
             pending: VecDeque::new(),
+            watch: Watch::default(),
             took: Histogram::new_with_max(MOST, 3).expect("valid bounds"),
             warm: Instant::now() + Duration::from_secs_f64(options.seconds / 5.0),
             done: 0,
@@ -219,6 +221,7 @@ struct Client<'q> {
     queue: &'q mut Queue,
     system: System,
     pending: VecDeque<Pending>,
+    watch: Watch,
     took: Histogram<u64>,
     /// What was due before is not counted.
     warm: Instant,
@@ -243,7 +246,10 @@ impl Client<'_> {
                     }
                     return Ok(());
                 }
-                Err(Refused::Full | Refused::Skipped) => self.poll()?,
+                Err(Refused::Full | Refused::Skipped) => {
+                    self.watch.in_vain(self.queue)?;
+                    self.poll()?;
+                }
                 Err(refused) => return Err(LoadError::Queue(refused.to_string())),
             }
         }
@@ -270,7 +276,7 @@ impl Client<'_> {
             false => self.queue.is_committed(committed),
         };
         if !is_done {
-            return Ok(());
+            return self.watch.in_vain(self.queue);
         }
         if first.is_answered {
             let answer = self.queue.answer(committed, Duration::ZERO);
@@ -279,5 +285,41 @@ impl Client<'_> {
         self.pending.pop_front();
         self.count(due);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether a loop over a server that is gone, with a request under way or not, ends.
+    fn ends(system: System, ops_per_s: Option<f64>) {
+        let mut worker = Worker::new(1, Options::default()).expect("memory");
+        let mut queue = Queue::join(worker.admit().expect("memory")).expect("a queue");
+        drop(worker);
+        let mut client = Client {
+            queue: &mut queue,
+            system,
+            pending: VecDeque::new(),
+            watch: Watch::default(),
+            took: Histogram::new_with_max(MOST, 3).expect("valid bounds"),
+            warm: Instant::now(),
+            done: 0,
+        };
+        let end = Instant::now() + Duration::from_millis(20);
+        let mut send = |client: &mut Client<'_>, due: Instant| client.send(b"request", false, due);
+        let result = match ops_per_s {
+            Some(ops_per_s) => open_loop(&mut client, ops_per_s, end, &mut send),
+            None => closed_loop(&mut client, end, &mut send),
+        };
+        assert!(matches!(result, Err(LoadError::Queue(_))), "{result:?}");
+    }
+
+    #[test]
+    fn loops_end_with_their_server() {
+        for system in ALL {
+            ends(system, None);
+            ends(system, Some(10_000.0));
+        }
     }
 }
