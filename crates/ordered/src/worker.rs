@@ -175,6 +175,10 @@ impl Worker {
     /// Makes a lane for another client.
     pub fn admit(&mut self) -> Result<Invitation, SetUpError> {
         if self.clients.len() >= self.options.client_count_max {
+            // A busy server has not heard yet of those who have died.
+            self.look_at_bells(Duration::ZERO);
+        }
+        if self.clients.len() >= self.options.client_count_max {
             return Err(SetUpError::TooManyClients(self.clients.len()));
         }
         let terms = Terms {

@@ -191,6 +191,22 @@ fn requests_and_answers_have_a_longest_length() {
 }
 
 #[test]
+fn a_place_of_the_dead_is_free_while_the_server_is_busy() {
+    let (mut worker, mut queue) = both();
+    let mut other = Queue::join(worker.admit().expect("memory")).expect("a queue");
+    let mut service = Counter::default();
+    other.submit(b"set", true).expect("room");
+    drop(other);
+    let full = worker.admit();
+    let is_full = matches!(full, Err(SetUpError::TooManyClients(2)));
+    assert!(is_full, "its request is not executed");
+    queue.submit(b"set", true).expect("room");
+    worker.run_once(&mut service);
+    worker.admit().expect("the place of the dead");
+    assert_eq!(worker.client_count(), 2);
+}
+
+#[test]
 fn another_queue_s_memory_is_refused() {
     let mut worker = Worker::new(3, options()).expect("memory");
     let mut other = Worker::new(4, options()).expect("memory");
