@@ -22,8 +22,9 @@ pub enum NoAnswer {
     /// Not yet; it may be asked for again.
     #[error("nothing from the server within {0:?}")]
     TimedOut(Duration),
-    /// The server is gone, and nobody knows whether the request was executed.
-    #[error("the server of the queue is gone")]
+    /// The server is gone, or has parted from this client, in whose lane it has found
+    /// nonsense. Nobody knows whether the request was executed.
+    #[error("the server of the queue is gone, or has closed this client's lane")]
     ServerGone,
     /// The request was nilext, or its answer was taken before.
     #[error("no answer is owed to this request")]

@@ -126,6 +126,10 @@ pub struct Worker {
     sleep_number: u64,
     rounds: u32,
     bells_heard: u64,
+    /// Broken lanes whose clients were looked for.
+    broken: u64,
+    /// Some of them have left requests that were taken and are not completed.
+    is_parting: bool,
 }
 
 impl std::fmt::Debug for Worker {
@@ -169,6 +173,8 @@ impl Worker {
             sleep_number: 0,
             rounds: 0,
             bells_heard: 0,
+            broken: 0,
+            is_parting: false,
         })
     }
 
@@ -241,10 +247,15 @@ impl Worker {
         Turn { executed, last }
     }
 
-    /// Now and then, learns of deaths while the server does not sleep. A server that takes
-    /// requests calls this between its batches.
+    /// Parts from clients whose lanes are broken and, now and then, learns of deaths while the
+    /// server does not sleep. A server that takes requests calls this between its batches.
     pub fn look_around(&mut self) {
         self.rounds = self.rounds.wrapping_add(1);
+        let broken = self.merge.counts().broken;
+        if self.is_parting || broken != self.broken {
+            self.broken = broken;
+            self.part();
+        }
         if self.rounds.is_multiple_of(SOCKET_ROUNDS) {
             self.look_at_bells(Duration::ZERO);
         }
@@ -330,6 +341,7 @@ impl Worker {
     pub fn nap(&mut self) {
         self.announce();
         if !self.merge.has_work() {
+            self.look_around();
             self.look_at_bells(self.options.nap);
         }
         self.announce();
@@ -360,14 +372,24 @@ impl Worker {
                 }
             }
         }
+        self.part();
+    }
+
+    /// Forgets clients of whom nothing will come any more: the dead, and those whose lanes
+    /// are broken, who learn of it as their bells are closed.
+    fn part(&mut self) {
         let merge = &mut self.merge;
+        let mut is_parting = false;
         self.clients.retain(|client| {
-            let is_over = client.is_gone && merge.is_drained(client.lane);
+            let is_broken = merge.is_broken(client.lane);
+            let is_over = (client.is_gone || is_broken) && merge.is_drained(client.lane);
             if is_over {
                 merge.remove(client.lane);
             }
+            is_parting |= is_broken && !is_over;
             !is_over
         });
+        self.is_parting = is_parting;
     }
 
     /// Serves until it is told to stop: a flag, which is looked at after each nap. A server

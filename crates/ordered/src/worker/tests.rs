@@ -5,6 +5,7 @@ use crate::carrier::Carrier;
 use crate::producer::Refused;
 use crate::queue::{NoAnswer, Queue};
 use crate::service::{Answer, Request};
+use trefoil_layout::words::{Words, WordsMut};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -204,6 +205,29 @@ fn a_place_of_the_dead_is_free_while_the_server_is_busy() {
     worker.run_once(&mut service);
     worker.admit().expect("the place of the dead");
     assert_eq!(worker.client_count(), 2);
+}
+
+#[test]
+fn the_client_of_a_broken_lane_is_told_and_its_place_is_free() {
+    let (mut worker, _queue) = both();
+    let invitation = worker.admit().expect("memory");
+    let len = invitation.terms.object_len();
+    let lane = Mapped(Mapping::reader_writer(&invitation.lane, len).expect("a lane"));
+    let terms = invitation.terms;
+    let mut hostile = Queue::join(invitation).expect("a queue");
+    let get = hostile.submit(b"get", false).expect("room");
+    // Another byte of the request than what its checksum is of.
+    let payload = terms.slot(1) + crate::slot::HEAD_WORDS;
+    lane.store(payload, !lane.load(payload));
+    let mut service = Counter::default();
+    run(&mut worker, &mut service);
+    worker.look_around();
+    assert_eq!((worker.counts().broken, service.0.len()), (1, 0));
+    let answered = hostile.answer(get, Duration::from_secs(1));
+    assert_eq!(answered, Err(NoAnswer::ServerGone));
+    assert_eq!(hostile.submit(b"set", true), Err(Refused::Closed));
+    assert_eq!(worker.client_count(), 1);
+    worker.admit().expect("its place");
 }
 
 #[test]
