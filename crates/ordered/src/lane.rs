@@ -138,8 +138,8 @@ impl Turn {
 pub enum CommitBy {
     /// Its client has published it. It is lost with the server's memory.
     Publication,
-    /// The server has acknowledged it: a durable queue when it is persistent, a delegate
-    /// when the queue behind it has it.
+    /// The server has acknowledged it, or executed it: a durable queue acknowledges when it
+    /// is persistent, a delegate when the queue behind it has it.
     Acknowledgement,
 }
 

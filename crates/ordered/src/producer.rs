@@ -277,10 +277,10 @@ impl<W: Atomics> Producer<W> {
         }
     }
 
-    /// Whether the server has acknowledged this sequence.
+    /// Whether the server has acknowledged this sequence, or executed it, which says more.
     #[inline]
-    pub fn is_acknowledged(&self, sequence: u64) -> bool {
-        lane::acknowledged(&self.words) >= sequence
+    pub fn is_acknowledged(&mut self, sequence: u64) -> bool {
+        lane::acknowledged(&self.words) >= sequence || self.is_executed(sequence)
     }
 
     /// Takes the answer to a request that was not nilext and is executed; `None` if it

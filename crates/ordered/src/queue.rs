@@ -138,7 +138,7 @@ impl Queue {
 
     /// Whether a request is committed, without waiting.
     #[inline]
-    pub fn is_committed(&self, request: Committed) -> bool {
+    pub fn is_committed(&mut self, request: Committed) -> bool {
         self.commit_by == CommitBy::Publication || self.producer.is_acknowledged(request.sequence)
     }
 

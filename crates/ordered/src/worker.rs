@@ -39,7 +39,8 @@ pub struct Options {
     /// that nobody waits for.
     pub nap: Duration,
     /// What commits requests. Where it is the server's acknowledgement, who drives the
-    /// worker takes requests and acknowledges them ([`Worker::take`]).
+    /// worker takes requests and acknowledges them ([`Worker::take`]). What is executed is
+    /// acknowledged with that: [`Worker::run_once`] and its like acknowledge nothing before.
     pub commit_by: CommitBy,
 }
 

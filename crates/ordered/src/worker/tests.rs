@@ -231,6 +231,25 @@ fn the_client_of_a_broken_lane_is_told_and_its_place_is_free() {
 }
 
 #[test]
+fn what_is_executed_is_acknowledged_whoever_drives_the_queue() {
+    let options = Options {
+        commit_by: CommitBy::Acknowledgement,
+        ..options()
+    };
+    let mut worker = Worker::new(3, options).expect("memory");
+    let mut queue = Queue::join(worker.admit().expect("memory")).expect("a queue");
+    let mut service = Counter::default();
+    let set = queue.submit(b"set", true).expect("room");
+    assert!(!queue.is_committed(set));
+    run(&mut worker, &mut service);
+    assert!(queue.is_committed(set));
+    assert_eq!(queue.committed(set, Duration::from_secs(1)), Ok(()));
+    let last = queue.submit(b"set", true).expect("room");
+    worker.finish(&mut service);
+    assert_eq!(queue.committed(last, Duration::from_secs(1)), Ok(()));
+}
+
+#[test]
 fn another_queue_s_memory_is_refused() {
     let mut worker = Worker::new(3, options()).expect("memory");
     let mut other = Worker::new(4, options()).expect("memory");
