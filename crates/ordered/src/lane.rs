@@ -7,6 +7,7 @@
 //! | 2 | client id | server, likewise | given, not claimed: a client cannot speak for another |
 //! | 3 | slot count | server, likewise | a power of two |
 //! | 4 | commit | server, likewise | what commits a request: [`CommitBy`] |
+//! | 5 | order | server, likewise | the inode number of the order object: a client that is handed another one notices, whatever other clients have written into it |
 //! | 16 | turn | client; server by compare-and-swap | who has decided what of the newest sequence: [`Turn`] |
 //! | 32 | executed | server | highest sequence that is executed or skipped: its slot is free |
 //! | 48 | sleeping | server | odd while it sleeps; every sleep has its own number |
@@ -20,7 +21,7 @@
 use trefoil_layout::words::{Words, WordsMut};
 
 /// "TFLANE" and two digits, little endian.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"TFLANE01");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"TFLANE02");
 
 /// Bytes from one slot to the next.
 pub const SLOT_LEN: usize = 1536;
@@ -39,6 +40,7 @@ const WORD_EPOCH: usize = 1;
 const WORD_CLIENT_ID: usize = 2;
 const WORD_SLOT_COUNT: usize = 3;
 const WORD_COMMIT: usize = 4;
+const WORD_ORDER: usize = 5;
 /// Of the lane; public for tests that write nonsense into it.
 pub const WORD_TURN: usize = APART;
 const WORD_EXECUTED: usize = 2 * APART;
@@ -202,6 +204,17 @@ pub fn commit_by<W: Words + ?Sized>(words: &W) -> CommitBy {
         0 => CommitBy::Publication,
         _ => CommitBy::Acknowledgement,
     }
+}
+
+/// Says which object is the order of this lane, by its inode number; before its client gets
+/// it.
+pub fn set_order<W: WordsMut + ?Sized>(words: &W, inode: u64) {
+    words.store(WORD_ORDER, inode);
+}
+
+/// The inode number of the order object of this lane.
+pub fn order<W: Words + ?Sized>(words: &W) -> u64 {
+    words.load(WORD_ORDER)
 }
 
 /// Highest sequence that the server has acknowledged.

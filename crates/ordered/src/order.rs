@@ -2,27 +2,23 @@
 //!
 //! | word | field | writer | why |
 //! |---|---|---|---|
-//! | 0 | magic | server, before a client gets it | |
-//! | 1 | epoch | server, likewise | which life of the queue; every slot's checksum is bound to it |
 //! | 16 | next ticket | clients, by fetch-and-add | the ticket is the request's position, and positions are the order |
 //!
-//! It is all that clients share with one another. The server never reads the
-//! ticket word, so nothing in it can mislead the server; what a client that
-//! writes nonsense there can do to others is in the crate's head.
+//! It is all that clients share with one another. The server never reads it after its
+//! beginning, so nothing in it can mislead the server; what a client that writes nonsense
+//! there can do to others is in the crate's head. It says nothing of itself, because each
+//! client could change that and bar all later ones: which object is the order of its lane
+//! a client knows from the lane ([`crate::lane::order`]).
 
 use crate::words::Atomics;
-use trefoil_layout::words::{Words, WordsMut};
+use trefoil_layout::words::WordsMut;
 
-/// "TFORDER" and a digit, little endian.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"TFORDER1");
 /// Bytes of the object: a page.
 pub const OBJECT_LEN: u64 = 4096;
 /// The first position of a queue.
 pub const POSITION_FIRST: u64 = 1;
 
 const APART: usize = 16;
-const WORD_MAGIC: usize = 0;
-const WORD_EPOCH: usize = 1;
 /// Public for tests that write nonsense into it.
 pub const WORD_TICKET: usize = APART;
 
@@ -31,16 +27,9 @@ const _: () = {
     assert!((WORD_TICKET + APART) as u64 * 8 <= OBJECT_LEN);
 };
 
-/// Makes a fresh, zeroed object the order of a queue in this epoch.
-pub fn initialise<W: WordsMut + ?Sized>(words: &W, epoch: u64) {
-    words.store(WORD_EPOCH, epoch);
-    words.store(WORD_TICKET, POSITION_FIRST);
-    words.store_release(WORD_MAGIC, MAGIC);
-}
-
-/// The epoch of an initialised object.
-pub fn epoch<W: Words + ?Sized>(words: &W) -> Option<u64> {
-    (words.load_acquire(WORD_MAGIC) == MAGIC).then(|| words.load(WORD_EPOCH))
+/// Makes a fresh, zeroed object the order of a queue.
+pub fn initialise<W: WordsMut + ?Sized>(words: &W) {
+    words.store_release(WORD_TICKET, POSITION_FIRST);
 }
 
 /// Takes the next position.

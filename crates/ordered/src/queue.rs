@@ -6,6 +6,7 @@ use crate::order;
 use crate::producer::{Committed, Producer, Refused};
 use crate::words::Mapped;
 use crate::worker::{Invitation, SetUpError};
+use rustix::fs::fstat;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 use trefoil_layout::words::Words;
@@ -63,7 +64,10 @@ impl Queue {
         let mapping = Mapping::reader_writer(&invitation.lane, terms.object_len())?;
         mapping.prefault(0..mapping.len());
         let words = Mapped(mapping);
-        if lane::terms(&words) != Some(terms) || order::epoch(&order) != Some(terms.epoch) {
+        let inode = fstat(&invitation.order)
+            .map_err(std::io::Error::from)?
+            .st_ino;
+        if lane::terms(&words) != Some(terms) || lane::order(&words) != inode {
             return Err(SetUpError::Foreign);
         }
         let commit_by = lane::commit_by(&words);

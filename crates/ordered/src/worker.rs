@@ -12,6 +12,7 @@ use crate::merge::{Counts, LaneId, Merge, PATIENCE_NS, Step, Taken};
 use crate::order;
 use crate::service::{Answer, Service};
 use crate::words::Mapped;
+use rustix::fs::fstat;
 use rustix::time::{ClockId, clock_gettime};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -65,8 +66,8 @@ pub enum SetUpError {
     /// Shared memory could not be mapped.
     #[error(transparent)]
     Mapping(#[from] MappingError),
-    /// A socket or a descriptor could not be made.
-    #[error("cannot make the bell of a lane: {0}")]
+    /// A socket or a descriptor could not be made, or not be looked at.
+    #[error("cannot set up the descriptors of a lane: {0}")]
     System(#[from] std::io::Error),
     /// Not a power of two in its bounds.
     #[error("{0} is no possible number of slots")]
@@ -163,7 +164,7 @@ impl Worker {
     pub fn new(epoch: u64, options: Options) -> Result<Self, SetUpError> {
         options.check()?;
         let order = object("trefoil-order", order::OBJECT_LEN)?;
-        order::initialise(&Mapped(Mapping::owner(&order)?), epoch);
+        order::initialise(&Mapped(Mapping::owner(&order)?));
         Ok(Worker {
             epoch,
             options,
@@ -199,6 +200,8 @@ impl Worker {
         let words = Mapped(mapping);
         lane::initialise(&words, terms);
         lane::set_commit_by(&words, self.options.commit_by);
+        let order = fstat(self.order.as_fd()).map_err(std::io::Error::from)?;
+        lane::set_order(&words, order.st_ino);
         let (own, bell) = UnixStream::pair()?;
         let invitation = Invitation {
             order: self.order.as_fd().try_clone_to_owned()?,

@@ -250,6 +250,22 @@ fn what_is_executed_is_acknowledged_whoever_drives_the_queue() {
 }
 
 #[test]
+fn no_client_can_keep_others_from_joining() {
+    let mut worker = Worker::new(3, options()).expect("memory");
+    let hostile = worker.admit().expect("memory");
+    let order = Mapping::reader_writer(&hostile.order, order::OBJECT_LEN).expect("an order");
+    let invitation = worker.admit().expect("memory");
+    for at in 0..order::WORD_TICKET {
+        Mapped(order.clone()).store(at, !0);
+    }
+    let mut queue = Queue::join(invitation).expect("a queue");
+    let mut service = Counter::default();
+    queue.submit(b"set", true).expect("room");
+    run(&mut worker, &mut service);
+    assert_eq!(service.0, [b"set"]);
+}
+
+#[test]
 fn another_queue_s_memory_is_refused() {
     let mut worker = Worker::new(3, options()).expect("memory");
     let mut other = Worker::new(4, options()).expect("memory");

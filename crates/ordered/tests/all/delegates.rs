@@ -102,7 +102,7 @@ struct Client {
 fn run(seed: u64) -> ((u64, u64), Option<(Property, String)>) {
     let dice = Dice::new(seed);
     let order = Memory::new(order::OBJECT_LEN);
-    order::initialise(&order, EPOCH);
+    order::initialise(&order);
     let mut merge = Merge::new(PATIENCE_NS);
     let mut clients = Vec::new();
     let slot_count = 2 << dice.below(3);

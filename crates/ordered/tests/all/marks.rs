@@ -278,7 +278,7 @@ impl World {
 fn run(seed: u64) -> ([u64; 3], Option<(Property, String)>) {
     let directory = Memory::new(4096);
     let order = Memory::new(order::OBJECT_LEN);
-    order::initialise(&order, EPOCH);
+    order::initialise(&order);
     let readers = (0..2).map(|_| RefCell::new(Marks::new(directory.clone())));
     let world = Rc::new(World {
         dice: Dice::new(seed),

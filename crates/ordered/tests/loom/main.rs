@@ -106,7 +106,7 @@ fn model(test: impl Fn() + Send + Sync + 'static) {
 
 fn order() -> Shared {
     let order = Shared::new(order::OBJECT_LEN, std::iter::once(WORD_TICKET));
-    order::initialise(&order, 5);
+    order::initialise(&order);
     order
 }
 

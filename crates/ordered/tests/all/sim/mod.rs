@@ -102,7 +102,7 @@ pub(crate) fn run(seed: u64) -> (Stats, Vec<Violation>) {
         kinds.push(Kind::Tamperer);
     }
     let order = Memory::new(order::OBJECT_LEN);
-    order::initialise(&order, EPOCH);
+    order::initialise(&order);
     let world = Rc::new(World {
         notes: Notes {
             history: RefCell::default(),
