@@ -24,9 +24,11 @@ use crate::words::Atomics;
 
 /// How long the server waits for a claim while others wait behind it, in nanoseconds.
 pub const PATIENCE_NS: u64 = 1_000_000;
-/// Idle steps that look at marks alone between two that look at turns, too: a look at
-/// a turn takes its cache line from the client. A request without a mark is that of a
-/// client that died just after it had committed, or has no turn of the processor.
+/// Steps that look at marks alone between two that look at turns, too: a look at a turn
+/// takes its cache line from the client. A request without a mark is that of a client that
+/// died just after it had committed, or has no turn of the processor. It is looked for while
+/// nothing else is there, when others wait for its position, and, as that may have been
+/// passed over (somebody has forged a higher one), now and then after any gap.
 const MARK_LOOKS: u32 = 64;
 /// Requests of one lane in a row before all lanes are looked at.
 const IN_ROW_MAX: u32 = 256;
@@ -88,6 +90,8 @@ pub struct Merge<W> {
     lanes: Vec<Option<Consumer<W>>>,
     /// One above the position that was executed last.
     expected: u64,
+    /// Positions were passed over: what comes of them later is late, and nobody waits for it.
+    has_gap: bool,
     /// The position for which lanes are being cleared.
     target: Option<u64>,
     /// Where the last request came from.
@@ -110,6 +114,7 @@ impl<W: Atomics> Merge<W> {
         Merge {
             lanes: Vec::new(),
             expected: POSITION_FIRST,
+            has_gap: false,
             target: None,
             last: 0,
             in_row: 0,
@@ -263,13 +268,15 @@ impl<W: Atomics> Merge<W> {
         }
         self.in_row = 0;
         self.look(Depth::Marks);
-        if self.lowest(0).is_none() {
+        let is_idle = self.lowest(0).is_none();
+        if is_idle || self.has_gap {
             self.mark_looks += 1;
-            if self.mark_looks < MARK_LOOKS {
+            if self.mark_looks >= MARK_LOOKS {
+                self.mark_looks = 0;
+                self.look(Depth::Turns);
+            } else if is_idle {
                 return Err(Step::Idle);
             }
-            self.mark_looks = 0;
-            self.look(Depth::Turns);
         }
         let late = self.next_late();
         if let Some(at) = late
@@ -441,6 +448,7 @@ impl<W: Atomics> Merge<W> {
         let lane = self.lanes[at].as_mut().expect("a lane with a head");
         let next = lane.next.take().expect("a lane with a head");
         let position = next.position;
+        self.has_gap |= position > self.expected;
         if position < self.expected {
             self.counts.out_of_order += 1;
         }

@@ -80,6 +80,43 @@ fn late_heads_take_turns_with_each_other_and_with_the_rest() {
     assert!(last(3) < Some(7) && last(4) < Some(7), "{seen:?}");
 }
 
+/// A request that was committed by one who died before its mark, while another client goes
+/// on at these positions.
+fn unmarked_beside(busy_at: impl Iterator<Item = u64>, is_forger_busy: bool) {
+    let mut merge = Merge::new(PATIENCE_NS);
+    let (_, mut high) = lane(&mut merge, 1);
+    let (_, mut dead) = lane(&mut merge, 2);
+    let (_, mut honest) = lane(&mut merge, 3);
+    publish(&mut high, 100_000);
+    assert_eq!(run(&mut merge), [(1, 100_000)]);
+    let written = dead.write(1, b"request", true).expect("room");
+    dead.claim().expect("an open lane");
+    dead.publish(written, 1).expect("no skip");
+    let busy = match is_forger_busy {
+        true => &mut high,
+        false => &mut honest,
+    };
+    let mut seen = Seen::default();
+    for position in busy_at {
+        publish(busy, position);
+        assert_eq!(merge.step(|| 1, &mut seen), Step::Executed);
+        if seen.0.last() == Some(&(2, 1)) {
+            return;
+        }
+    }
+    panic!("it was not executed");
+}
+
+#[test]
+fn a_request_without_its_mark_is_executed_while_others_are_late() {
+    unmarked_beside(2..200, false);
+}
+
+#[test]
+fn a_request_without_its_mark_is_executed_while_the_forger_is_busy() {
+    unmarked_beside(100_001..120_000, true);
+}
+
 #[test]
 fn the_highest_position_ends_the_order_and_nothing_else() {
     let mut merge = Merge::new(PATIENCE_NS);
