@@ -15,8 +15,9 @@
 //! What is checked: [`Property`]. Faults: frames lost, repeated, late and out
 //! of order, servers parted from each other or from the coordination, crashes,
 //! servers stopped past their lease and continued, clocks that run
-//! differently, slow handovers, drains, servers that join, an assigner that is
-//! down, values that cannot be marshalled or stored. After 5 s everything is
+//! differently, slow handovers, windows that are smaller than what is to be sent,
+//! drains, servers that join, an assigner that is down, values that cannot be
+//! marshalled or stored. After 5 s everything is
 //! well; 4 s later one server dies, and within 5 s everything is owned again.
 //!
 //! A violation names its seed and the command that replays it step by step.

@@ -26,15 +26,19 @@ struct Args {
     /// Few keys, many callers, and maps that change all the time.
     #[arg(long, conflicts_with_all = ["pauses", "assigners"])]
     rush: bool,
+    /// Copies, many keys, maps that change all the time, and windows that are always full.
+    #[arg(long, conflicts_with_all = ["pauses", "assigners", "rush"])]
+    windows: bool,
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let runs = match (args.pauses, args.rush, args.assigners) {
-        (true, _, _) => Runs::Pauses,
-        (_, true, _) => Runs::Rush,
-        (_, _, true) => Runs::Assigners,
-        _ => Runs::Any,
+    let runs = match () {
+        () if args.pauses => Runs::Pauses,
+        () if args.rush => Runs::Rush,
+        () if args.assigners => Runs::Assigners,
+        () if args.windows => Runs::Windows,
+        () => Runs::Any,
     };
     let begin = Instant::now();
     let result = match args.seed {

@@ -21,6 +21,8 @@ pub enum Runs {
     Assigners,
     /// Few keys, many callers, and maps that change all the time.
     Rush,
+    /// Copies, many keys, maps that change all the time, and windows that are always full.
+    Windows,
 }
 
 /// Runs one seed; `trace` receives a line for every step.
@@ -31,6 +33,7 @@ pub fn run_seed(runs: Runs, seed: u64, trace: Trace<'_>) -> Result<Stats, Violat
         Runs::Pauses => Profile::pauses(&mut rng),
         Runs::Assigners => Profile::assigners(&mut rng),
         Runs::Rush => Profile::rush(&mut rng),
+        Runs::Windows => Profile::windows(&mut rng),
     };
     let outcome = catch_unwind(AssertUnwindSafe(|| world::run(profile, rng, trace)));
     let violation = |property, message| Violation {

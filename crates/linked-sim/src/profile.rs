@@ -67,7 +67,15 @@ pub(crate) struct Profile {
     /// The rate of handover, bytes per second.
     pub(crate) bytes_per_second: u64,
     pub(crate) chunk_entries: usize,
+    /// Bytes on the way from one server to another, above which nothing but what is
+    /// urgent is sent. A value and its frame are some eighty bytes.
+    pub(crate) window_bytes: usize,
 }
+
+/// More than there ever is to send.
+const WINDOW_WIDE: usize = 4 << 20;
+/// Less than two messages, and a few of them.
+const WINDOWS_SMALL: [usize; 2] = [60, 200];
 
 impl Profile {
     pub(crate) fn draw(rng: &mut Rng) -> Self {
@@ -109,6 +117,17 @@ impl Profile {
             bytes_per_second: rng.pick(&[u64::MAX, u64::MAX, 2_000, 200]),
             chunk_entries: rng.pick(&[1, 2, 100]),
             copies_min: rng.pick(&[1, 2, 2, 2]),
+            window_bytes: WINDOW_WIDE,
+        };
+        // Of every second seed; without another draw, so that seeds stay what they are.
+        let window_bytes = match profile.keys % 4 {
+            1 => WINDOWS_SMALL[0],
+            3 => WINDOWS_SMALL[1],
+            _ => WINDOW_WIDE,
+        };
+        let profile = Profile {
+            window_bytes,
+            ..profile
         };
         if replication == Strong && rng.chance(300) {
             return Profile {
@@ -154,6 +173,26 @@ impl Profile {
             unmarshallable: 0,
             unreadable: 0,
             replicas: 2,
+            ..Profile::draw(rng)
+        }
+    }
+
+    /// Copies, many keys, maps that change all the time, and windows that are always
+    /// full: what is to be sent waits for its turn, and meanwhile things change.
+    pub(crate) fn windows(rng: &mut Rng) -> Self {
+        use Replication::{Eventual, Strong};
+        Profile {
+            replication: rng.pick(&[Strong, Strong, Eventual]),
+            servers: 3 + rng.below(3),
+            replicas: 2 + rng.below(2),
+            keys: 8 + rng.below(8),
+            callers: 4 + rng.below(4),
+            wild: true,
+            changes: 500,
+            unmarshallable: 0,
+            unreadable: 0,
+            picky: 0,
+            window_bytes: rng.pick(&[60, 120, 200, 400]),
             ..Profile::draw(rng)
         }
     }

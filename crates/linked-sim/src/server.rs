@@ -80,16 +80,20 @@ impl Values for Memory {
 
     fn scan(&mut self, slice: Slice, limit: Limit) -> Scan {
         let mut entries: Vec<Entry> = Vec::new();
+        let mut bytes = 0;
         for ((point, key), stored) in self.values.range((slice.start(), Bytes::new())..) {
             if *point > slice.last() {
                 break;
             }
             let before = entries.last().map(|entry| entry.point);
-            if entries.len() >= limit.entries.max(1) && before != Some(*point) {
+            let is_full = entries.len() >= limit.entries || bytes >= limit.bytes;
+            if is_full && before.is_some_and(|before| before != *point) {
                 let last = KeyPoint(point.0 - 1);
                 return Scan { entries, last };
             }
-            entries.push(entry(*point, key, stored));
+            let entry = entry(*point, key, stored);
+            bytes += key.len() + entry.value.as_ref().map_or(0, Bytes::len);
+            entries.push(entry);
         }
         let last = slice.last();
         Scan { entries, last }
@@ -182,6 +186,8 @@ impl Server {
             lease_required: profile.lease_required,
             copies_min: profile.copies_min,
             chunk_entries: profile.chunk_entries,
+            chunk_bytes: Config::default().chunk_bytes.min(profile.window_bytes),
+            window_bytes: profile.window_bytes,
             bytes_per_second: profile.bytes_per_second,
             resend_after: Duration::from_millis(80),
             ..Config::new(profile.replication)

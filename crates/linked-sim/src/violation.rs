@@ -79,6 +79,7 @@ impl fmt::Display for Violation {
             Runs::Pauses => "--pauses ",
             Runs::Assigners => "--assigners ",
             Runs::Rush => "--rush ",
+            Runs::Windows => "--windows ",
         };
         write!(
             f,

@@ -715,7 +715,9 @@ impl World<'_> {
                     LossReason::OwnerDied(_) | LossReason::HandoverBroken(_)
                 )
             };
-            let blamed = losses.iter().any(own) && reports > 0;
+            // What it could not marshal or store is lost without a death.
+            let by_death: Vec<Loss> = losses.iter().filter(|l| own(l)).cloned().collect();
+            let blamed = self.truth.reports(key, &by_death) > 0;
             if reports > 1 {
                 let message = format!("{id} reported the loss of key {key} {reports} times");
                 return Err((Property::Reported, message));

@@ -50,7 +50,8 @@ pub struct Config {
     /// Entries of one chunk.
     pub chunk_entries: usize,
     /// Bytes sent to one server and not confirmed yet, above which nothing but
-    /// what is urgent is sent.
+    /// what is urgent is sent: what somebody waits for, and the copies and commits
+    /// that commits under way wait for.
     pub window_bytes: usize,
     /// Bytes per second that this server spends on moving values, pulled ones
     /// not counted; `u64::MAX` for no limit.

@@ -325,7 +325,20 @@ impl Core {
         if again {
             self.tell_failed(now, server);
         }
-        for (token, ranges) in self.by_token(&RangeSet::of(missing)) {
+        // Commits under way wait for everybody who is to have a copy by now, so they
+        // wait for no window.
+        let under_way = missing
+            .iter()
+            .flat_map(|&slice| self.proposals.apart(slice).1);
+        let under_way: Vec<Slice> = under_way.collect();
+        let mut rest = RangeSet::of(missing);
+        for point in under_way {
+            rest.remove(point);
+            if let Some(&token) = self.owned.get(point.start()) {
+                self.fill_part(now, values, server, point, token);
+            }
+        }
+        for (token, ranges) in self.by_token(&rest) {
             for slice in ranges {
                 if !self.fill_slice(now, values, server, slice, token) {
                     // The rest once the window is open again.
@@ -337,7 +350,8 @@ impl Core {
     }
 
     /// Tells a server again of commits that it could not store, where it has a
-    /// copy: the oldest first, as far as the window allows.
+    /// copy: the oldest first. Where none is under way any more, as far as the window
+    /// allows.
     fn tell_failed(&mut self, now: Duration, server: ServerId) {
         let Some(follower) = self.followers.get(&server) else {
             return;
@@ -352,8 +366,8 @@ impl Core {
             .map(|part| (self.proposals.first_within(part).unwrap_or(u64::MAX), part))
             .collect();
         parts.sort_unstable_by_key(|&(first, part)| (first, part.start()));
-        for (_, part) in parts {
-            if !self.is_open(server) {
+        for (first, part) in parts {
+            if first == u64::MAX && !self.is_open(server) {
                 // The rest when it is time again.
                 return;
             }
@@ -658,11 +672,23 @@ impl Core {
             return;
         };
         let mut failed = Vec::new();
+        let mut dropped = None;
         for &point in points {
             let slice = Slice::of_point(point);
             match &mut follower.orders[at].1 {
                 Order::Fill(set) if set.has(point) => set.remove(slice),
-                Order::Apply { point: of, .. } if *of == point => {}
+                Order::Apply {
+                    point: of,
+                    proposal,
+                    ..
+                } if *of == point => {
+                    if !follower.held.has(point) && !follower.failed.has(point) {
+                        // Its copy was dropped before, as it was told: that is no
+                        // refusal. If it is to have one again, it gets all of it now.
+                        dropped = *proposal;
+                        continue;
+                    }
+                }
                 _ => continue,
             }
             let sent_again = follower
@@ -686,6 +712,9 @@ impl Core {
         }
         self.follow_stale = true;
         self.table_stale = true;
+        if let Some(number) = dropped {
+            self.proposals.confirm(number, from, false);
+        }
         self.hear_done(from, id);
         if !failed.is_empty() {
             self.tell(Effect::NotCopied {

@@ -45,6 +45,14 @@ fn maps_that_change_all_the_time() {
     assert!(stats.maps > 20_000 && stats.redirects > 5_000, "{stats:?}");
 }
 
+/// Windows that are always full, while maps change all the time.
+#[test]
+fn windows_that_are_always_full() {
+    let stats = clean(Runs::Windows, 5_000_000, 600);
+    assert!(stats.maps > 10_000 && stats.commits > 20_000, "{stats:?}");
+    assert!(stats.moves > 10_000 && stats.crashes > 300, "{stats:?}");
+}
+
 /// Two assigners that lead in turn and grant leases of different lengths, or one
 /// whose store forgets everything.
 #[test]
@@ -67,6 +75,16 @@ fn seeds_that_found_something() {
         // A copy is being dropped when the next map wants one there again.
         (Runs::Any, 2_590),
         (Runs::Rush, 3_001_747),
+        // Commits are under way when a server is to have copies, and the window is full.
+        (Runs::Any, 32),
+        (Runs::Windows, 2),
+        // A copy that was dropped is to be there again, and what was sent after the
+        // order to drop it fails.
+        (Runs::Rush, 1_357),
+        (Runs::Any, 111_493),
+        (Runs::Assigners, 117_294),
+        // One range is lost by a death, and a key of another one on its way.
+        (Runs::Rush, 103_254),
     ] {
         clean(runs, seed, 1);
     }

@@ -237,6 +237,51 @@ fn a_commit_that_not_all_copies_have_is_not_served_before_they_do() {
     assert_eq!(cluster.read(2, 3), Decision::Serve { token });
 }
 
+/// A server is to have copies while a commit is under way, and the window is full
+/// before it has been sent that key.
+#[test]
+fn a_commit_under_way_waits_for_who_is_to_have_a_copy_however_small_the_window() {
+    let config = small_chunks(Replication::Strong);
+    let mut cluster = filled(config, &[1, 2, 3], &[&[1, 2], &[1, 2]]);
+    let last = KEYS - 1;
+    cluster.put(1, last, 77);
+    cluster.assign(&[&[1, 2, 3], &[1, 2, 3]]);
+    for _ in 0..20 {
+        assert!(!cluster.acknowledged(last));
+        cluster.rounds(1);
+        if cluster.acknowledged(last) {
+            break;
+        }
+    }
+    assert!(cluster.acknowledged(last));
+    assert_eq!(cluster.get(3, last), Some(77));
+    let copied = (0..KEYS).filter(|&key| cluster.get(3, key).is_some());
+    assert!(copied.count() < KEYS as usize, "the rest is on its way");
+}
+
+/// A commit waits for a copy that was refused at first, and others keep the window full
+/// all the time.
+#[test]
+fn a_commit_that_was_refused_is_told_again_however_full_the_window_is() {
+    let config = small_chunks(Replication::Strong);
+    let window = config.window_bytes;
+    let mut cluster = filled(config, &[1, 2], &[&[1, 2], &[1, 2]]);
+    cluster.refuse(2, 5, true);
+    cluster.put(1, 5, 77);
+    for round in 0..6_000 {
+        if round == 10 {
+            cluster.refuse(2, 5, false);
+        }
+        for key in 10..14 {
+            cluster.put(1, key, round);
+        }
+        assert!(cluster.unconfirmed(1) >= window);
+        cluster.rounds(1);
+    }
+    assert!(cluster.acknowledged(5));
+    assert_eq!(cluster.get(2, 5), Some(77));
+}
+
 #[test]
 fn without_a_lease_nothing_is_strong() {
     let config = small_chunks(Replication::Strong);

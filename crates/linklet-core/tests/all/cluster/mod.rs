@@ -24,6 +24,8 @@ pub(crate) fn name(key: u64) -> Bytes {
 struct Memory {
     values: BTreeMap<KeyPoint, (Bytes, u64)>,
     unmarshallable: BTreeSet<KeyPoint>,
+    /// Copies of these are refused.
+    refused: BTreeSet<KeyPoint>,
     proposed: BTreeMap<Ticket, (KeyPoint, Bytes, u64)>,
 }
 
@@ -69,6 +71,13 @@ impl Values for Memory {
         let value = (entry.key, u64::from_le_bytes(value));
         self.values.insert(entry.point, value);
         Ok(())
+    }
+
+    fn store_copy(&mut self, entry: Entry) -> Result<(), NotStored> {
+        match self.refused.contains(&entry.point) {
+            true => Err(NotStored::NoRoom),
+            false => self.store(entry),
+        }
     }
 
     fn remove(&mut self, point: KeyPoint, _: &Bytes) {
@@ -303,6 +312,14 @@ impl Cluster {
 
     pub(crate) fn unmarshallable(&mut self, id: u64, key: u64) {
         self.with(id, |_, memory, _| memory.unmarshallable.insert(at(key)));
+    }
+
+    /// Whether a server refuses copies of a key from now on.
+    pub(crate) fn refuse(&mut self, id: u64, key: u64, refuses: bool) {
+        self.with(id, |_, memory, _| match refuses {
+            true => memory.refused.insert(at(key)),
+            false => memory.refused.remove(&at(key)),
+        });
     }
 
     pub(crate) fn get(&self, id: u64, key: u64) -> Option<u64> {
