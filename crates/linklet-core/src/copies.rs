@@ -3,10 +3,10 @@
 
 use crate::Replication;
 use crate::core::Core;
-use crate::message::{Chunk, ChunkKind, CopyOrder, Entry, Message, Operation};
+use crate::message::{CopyOrder, Entry, Message, Operation};
 use crate::mutants::{self, Mutant};
 use crate::ranges::{RangeSet, in_order};
-use crate::values::{Limit, Values};
+use crate::values::Values;
 use bytes::Bytes;
 use std::time::Duration;
 use trefoil_sharder::{AssignmentVersion, KeyPoint, ServerId, Slice};
@@ -244,7 +244,7 @@ impl Core {
             .retain(|_, (owner, order)| *owner != from || *order > id);
     }
 
-    fn dirty_within(&self, slice: Slice) -> Vec<(KeyPoint, Bytes)> {
+    pub(crate) fn dirty_within(&self, slice: Slice) -> Vec<(KeyPoint, Bytes)> {
         let keys = self.dirty.range((slice.start(), Bytes::new())..);
         keys.map(|(key, _)| key.clone())
             .take_while(|(point, _)| *point <= slice.last())
@@ -263,57 +263,5 @@ impl Core {
     pub(crate) fn unsettle_copy(&mut self, slice: Slice) {
         let keys = self.dirty_within(slice);
         self.proposals.unsettle(keys);
-    }
-
-    /// Sends copies to somebody who found that nobody has the authority.
-    pub(crate) fn hear_recover(
-        &mut self,
-        now: Duration,
-        values: &mut dyn Values,
-        from: ServerId,
-        claim: u64,
-        ranges: &[Slice],
-    ) {
-        if !in_order(ranges) || self.claims.get(&from).is_none_or(|c| c.id != claim) {
-            // A newer claim of the same server is on its way, or was answered.
-            return;
-        }
-        let mut missing = RangeSet::default();
-        let mut here = Vec::new();
-        for &slice in ranges {
-            for gap in self.copies.gaps(slice) {
-                missing.add(gap);
-            }
-            here.extend(self.copies.within(slice).map(|(slice, _)| slice));
-        }
-        let limit = Limit {
-            bytes: self.config.chunk_bytes,
-            entries: self.config.chunk_entries,
-        };
-        for mut slice in here {
-            loop {
-                let scan = values.scan(slice, limit);
-                let last = scan.last.clamp(slice.start(), slice.last());
-                let part = Slice::spanning(slice.start(), last);
-                self.chunks += 1;
-                let chunk = Chunk {
-                    id: self.chunks,
-                    kind: ChunkKind::Recovered,
-                    ranges: vec![part],
-                    entries: scan.entries,
-                    holders: Vec::new(),
-                    unsettled: self.dirty_within(part),
-                };
-                self.say(now, from, Message::Chunk(chunk));
-                match slice.split_before(KeyPoint(last.0.saturating_add(1))) {
-                    Some((_, rest)) if last < slice.last() => slice = rest,
-                    _ => break,
-                }
-            }
-        }
-        if !missing.is_empty() {
-            let ranges = missing.slices();
-            self.say(now, from, Message::Gone { claim, ranges });
-        }
     }
 }

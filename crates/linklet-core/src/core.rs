@@ -10,6 +10,7 @@ use crate::link::Link;
 use crate::loss::{Extent, Loss, LossReason};
 use crate::message::{Claim, Frame, Message};
 use crate::ranges::{RangeMap, RangeSet};
+use crate::recover::Recovery;
 use crate::settle::Proposals;
 use crate::table::{Status, Table};
 use crate::values::Values;
@@ -65,6 +66,8 @@ pub struct Core {
     /// Others' claims, the newest of each.
     pub(crate) claims: BTreeMap<ServerId, Claim>,
     pub(crate) urgent: BTreeMap<ServerId, BTreeSet<KeyPoint>>,
+    /// Copies that claimants have asked for, and that were not sent yet.
+    pub(crate) recoveries: BTreeMap<ServerId, Recovery>,
 
     /// Assigned to this server, and not here yet.
     pub(crate) wanted: RangeSet,
@@ -136,6 +139,7 @@ impl Core {
             ran_at: Duration::ZERO,
             claims: BTreeMap::new(),
             urgent: BTreeMap::new(),
+            recoveries: BTreeMap::new(),
             wanted: RangeSet::default(),
             claim: None,
             claim_ids: 0,
@@ -321,9 +325,7 @@ impl Core {
             Message::ClaimAnswer(answer) => self.hear_answer(now, values, from, answer),
             Message::Gone { claim, ranges } => self.hear_gone(now, values, from, claim, &ranges),
             Message::Pull { claim, points } => self.hear_pull(from, claim, points),
-            Message::Recover { claim, ranges } => {
-                self.hear_recover(now, values, from, claim, &ranges);
-            }
+            Message::Recover { claim, ranges } => self.hear_recover(from, claim, &ranges),
             Message::Chunk(chunk) => self.hear_chunk(now, values, from, chunk),
             Message::Taken { chunk } => self.hear_taken(now, values, from, chunk),
             Message::NotTaken { chunk } => self.hear_not_taken(from, chunk),
@@ -449,6 +451,7 @@ impl Core {
         self.follow(now, values);
         self.settle(now, values);
         self.give(now, values);
+        self.recover(now, values);
         self.publish(values);
         self.flush_losses();
         self.look_whether_drained(now);

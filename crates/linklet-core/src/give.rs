@@ -101,6 +101,8 @@ impl Core {
         claim.ranges = ranges;
         self.claims.insert(from, claim);
         self.urgent.remove(&from);
+        // What a former claim of it asked for it does not expect any more.
+        self.recoveries.remove(&from);
         self.say(now, from, Message::ClaimAnswer(answer));
         self.redirect_claims();
     }
@@ -410,6 +412,7 @@ impl Core {
     ) {
         self.claims.remove(&server);
         self.urgent.remove(&server);
+        self.recoveries.remove(&server);
         let sent = self
             .transit
             .iter()

@@ -96,6 +96,7 @@
 //! | `follow`, `copies` | the two sides of a copy |
 //! | `settle` | strong commits |
 //! | `serve`, `table` | what becomes of a request |
+//! | `recover` | sending copies to who takes over from a dead owner |
 //! | `drain` | seeing that nothing is left |
 //! | `link`, `message`, `codec` | what servers say to each other, and how it arrives |
 //! | `ranges` | facts about ranges of the key space |
@@ -115,6 +116,7 @@ mod message;
 #[doc(hidden)]
 pub mod mutants;
 mod ranges;
+mod recover;
 mod serve;
 mod settle;
 mod table;

@@ -38,6 +38,8 @@ pub enum Mutant {
     HoldersForgotten,
     /// A copy that could not be stored is confirmed.
     FailedCopyConfirmed,
+    /// Copies for who takes over are all sent at once.
+    WindowIgnored,
     /// An assigner knows nothing of the longer leases of the one before it.
     LeaseLengthForgotten,
     /// An assigner whose store has forgotten everything deals it out at once.
@@ -48,7 +50,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every mutant.
-    pub const ALL: [Mutant; 18] = [
+    pub const ALL: [Mutant; 19] = [
         Mutant::NotEverybodyAsked,
         Mutant::PromiseForgotten,
         Mutant::ServedInTransit,
@@ -67,6 +69,7 @@ impl Mutant {
         Mutant::LeaseLengthForgotten,
         Mutant::DealtAtOnce,
         Mutant::StruckOffReturns,
+        Mutant::WindowIgnored,
     ];
 }
 

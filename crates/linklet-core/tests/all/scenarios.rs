@@ -359,6 +359,41 @@ fn copies_catch_up_after_a_broken_connection() {
     assert_eq!(cluster.unconfirmed(1), 0);
 }
 
+/// A new owner asks for all that a copy has: what that keeps for it is bounded, and
+/// everything arrives.
+#[test]
+fn copies_for_a_new_owner_honour_the_window() {
+    for replication in [Replication::Eventual, Replication::Strong] {
+        let config = small_chunks(replication);
+        let bound = config.window_bytes + 1_024;
+        let mut cluster = filled(config, &[1, 2, 3], &[&[1, 2], &[1, 2]]);
+        for key in KEYS..2_000 {
+            cluster.put(1, key, key + 1_000);
+            cluster.rounds(2);
+        }
+        cluster.settle();
+        cluster.kill(1);
+        cluster.assign(&[&[3, 2], &[3, 2]]);
+        let mut most = 0;
+        // The last one in the order of the key space. A confirmation may take a
+        // quarter of the time after which messages are sent again.
+        let last = 1_983;
+        for _ in 0..30_000 {
+            most = most.max(cluster.unconfirmed(2));
+            cluster.millis(1);
+            if cluster.owner(last) == Some(3) {
+                break;
+            }
+        }
+        assert!(most > 100 && most <= bound, "{replication:?}: {most} bytes");
+        cluster.settle();
+        for key in 0..2_000 {
+            assert_eq!(cluster.owner(key), Some(3));
+            assert_eq!(cluster.get(3, key), Some(key + 1_000));
+        }
+    }
+}
+
 /// These rules are broken here rather than in the simulator, which met neither
 /// case in 50,000 seeds: one takes three owners, the other two reads, within the
 /// time in which a single message is under way.
@@ -366,7 +401,7 @@ fn copies_catch_up_after_a_broken_connection() {
 #[test]
 fn rules_that_are_rarely_needed_are_needed() {
     use trefoil_linklet_core::mutants::{self, Mutant};
-    let scenarios: [(Mutant, fn()); 2] = [
+    let scenarios: [(Mutant, fn()); 3] = [
         (
             Mutant::ForgottenWhenBack,
             a_late_confirmation_forgets_nothing_that_has_come_back,
@@ -374,6 +409,10 @@ fn rules_that_are_rarely_needed_are_needed() {
         (
             Mutant::UnsettledServed,
             a_commit_that_not_all_copies_have_is_not_served_before_they_do,
+        ),
+        (
+            Mutant::WindowIgnored,
+            copies_for_a_new_owner_honour_the_window,
         ),
     ];
     for (mutant, scenario) in scenarios {
