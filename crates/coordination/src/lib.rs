@@ -49,6 +49,7 @@ pub use node::{
 pub use service::{AssignerClient, AssignerServer};
 pub use session::{JoinOptions, Session, SessionEnd, Status};
 pub use store::StoreAddress;
+pub use trefoil_channel::Security;
 pub use view::{ServerInfo, View};
 pub use watcher::Watcher;
 pub use wire::{WireError, decode_assignment, decode_diff, encode_assignment, encode_diff};

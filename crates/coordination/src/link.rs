@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
+use trefoil_channel::Security;
 use trefoil_sharder::coordination::Told;
 use trefoil_sharder::{
     Assignment, AssignmentDiff, AssignmentVersion, MemberState, ServerId, ServerReport,
@@ -69,8 +70,13 @@ pub(crate) struct Registration {
 }
 
 impl Link {
-    pub(crate) fn remote(address: &AssignerAddress) -> Result<Self, CoordinationError> {
-        Ok(Link::Remote(Arc::new(Remote::new(address)?)))
+    pub(crate) fn remote(
+        address: &AssignerAddress,
+        security: Security,
+        corpus: &str,
+    ) -> Result<Self, CoordinationError> {
+        let remote = Remote::new(address, security, corpus)?;
+        Ok(Link::Remote(Arc::new(remote)))
     }
 
     pub(crate) fn local(node: Arc<Node>) -> Self {
@@ -173,6 +179,14 @@ impl Link {
     pub(crate) fn turn_watch(&self, said: Option<String>) {
         if let Link::Remote(remote) = self {
             remote.turn_watch(said);
+        }
+    }
+
+    /// What protects connections of this corpus.
+    pub(crate) fn security(&self) -> Security {
+        match self {
+            Link::Remote(remote) => remote.security().clone(),
+            Link::Local(_) => Security::Loopback,
         }
     }
 

@@ -19,8 +19,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::timeout;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use tonic::{Response, Status, Streaming};
+use trefoil_channel::{Security, failure_text};
 use trefoil_sharder::{AssignmentVersion, ServerId, ServerReport};
 
 type Client = CoordinationClient<Channel>;
@@ -33,6 +34,9 @@ const _: () = assert!(CALL_TIMEOUT.as_millis() < STORE_TIMEOUT.as_millis());
 /// The assigners of one installation.
 pub(crate) struct Remote {
     address: AssignerAddress,
+    /// What protects the connections, and which corpus they are for.
+    security: Security,
+    corpus: String,
     clients: Mutex<BTreeMap<String, Client>>,
     leader: Mutex<Leader>,
     watched: AtomicUsize,
@@ -53,9 +57,15 @@ struct Leader {
 }
 
 impl Remote {
-    pub(crate) fn new(address: &AssignerAddress) -> Result<Self, CoordinationError> {
+    pub(crate) fn new(
+        address: &AssignerAddress,
+        security: Security,
+        corpus: &str,
+    ) -> Result<Self, CoordinationError> {
         let remote = Remote {
             address: address.clone(),
+            security,
+            corpus: corpus.to_owned(),
             clients: Mutex::new(BTreeMap::new()),
             leader: Mutex::new(Leader {
                 turn: 0,
@@ -181,6 +191,10 @@ impl Remote {
         *lock(&self.watch_at) = said;
     }
 
+    pub(crate) fn security(&self) -> &Security {
+        &self.security
+    }
+
     pub(crate) fn assigners(&self) -> usize {
         self.address.hosts().len()
     }
@@ -240,11 +254,12 @@ impl Remote {
         if let Some(client) = clients.get(host) {
             return Ok(client.clone());
         }
-        let endpoint = Endpoint::from_shared(format!("http://{host}"))
-            .map_err(|error| error.to_string())?
-            .connect_timeout(CALL_TIMEOUT)
-            .tcp_nodelay(true);
-        let client = CoordinationClient::new(endpoint.connect_lazy())
+        let channel = self
+            .security
+            .channel(host, Some(&self.corpus), |endpoint| {
+                endpoint.connect_timeout(CALL_TIMEOUT)
+            })?;
+        let client = CoordinationClient::new(channel)
             .max_decoding_message_size(MESSAGE_LEN_MAX)
             .max_encoding_message_size(MESSAGE_LEN_MAX);
         clients.insert(host.to_owned(), client.clone());
@@ -275,7 +290,7 @@ async fn answer<T>(
 fn error_of(host: &str, status: &Status) -> CallError {
     match refusal_from(status) {
         Some(refusal) => CallError::Refused(refusal),
-        None => CallError::Unreachable(format!("{host}: {}", status.message())),
+        None => CallError::Unreachable(format!("{host}: {}", failure_text(status))),
     }
 }
 
@@ -344,7 +359,7 @@ mod tests {
     #[tokio::test]
     async fn a_lease_that_nobody_grants_is_no_answer_and_another_is_asked() {
         let address = "127.0.0.1:1,127.0.0.1:2".parse().unwrap();
-        let remote = Remote::new(&address).unwrap();
+        let remote = Remote::new(&address, Security::Loopback, "mail").unwrap();
         let grant = |lease_ms| {
             let by = "somebody".to_owned();
             remote.grant_from(v1::LeaseResponse { lease_ms, by })

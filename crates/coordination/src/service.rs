@@ -23,9 +23,9 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
-use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
-use tonic::transport::Endpoint;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
+use trefoil_channel::{Right, Security, failure_text, permit};
 use trefoil_sharder::coordination::Told;
 use trefoil_sharder::{AssignmentVersion, Freeze, ServerId};
 
@@ -53,6 +53,10 @@ impl AssignerServer {
             address: listen.to_string(),
             reason: error.to_string(),
         };
+        let security = options.security.clone();
+        security
+            .check_listen(listen)
+            .map_err(|error| failed(std::io::Error::other(error)))?;
         let opened = Store::open(store)?;
         let listener = TcpListener::bind(listen).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
@@ -69,6 +73,7 @@ impl AssignerServer {
         let service = CoordinationServer::new(Service {
             node: Arc::clone(&node),
             store: store.to_string(),
+            security: security.clone(),
         })
         .max_decoding_message_size(MESSAGE_LEN_MAX)
         .max_encoding_message_size(MESSAGE_LEN_MAX);
@@ -78,7 +83,7 @@ impl AssignerServer {
             .http2_keepalive_interval(Some(Duration::from_secs(5)))
             .http2_keepalive_timeout(Some(Duration::from_secs(5)))
             .add_service(service)
-            .serve_with_incoming_shutdown(TcpListenerStream::new(listener), async {
+            .serve_with_incoming_shutdown(security.incoming(listener), async {
                 let _ = stopped.await;
             });
         Ok(AssignerServer {
@@ -121,6 +126,7 @@ impl Drop for AssignerServer {
 #[derive(Clone, Debug)]
 pub struct AssignerClient {
     address: AssignerAddress,
+    security: Security,
 }
 
 /// How long a person waits for one assigner.
@@ -129,7 +135,12 @@ const PATIENCE: Duration = Duration::from_secs(5);
 impl AssignerClient {
     /// Connects with each call.
     pub fn new(address: AssignerAddress) -> Self {
-        AssignerClient { address }
+        AssignerClient::with(address, Security::default())
+    }
+
+    /// Likewise, with what protects the connections.
+    pub fn with(address: AssignerAddress, security: Security) -> Self {
+        AssignerClient { address, security }
     }
 
     /// What every assigner says of itself, as JSON documents
@@ -209,11 +220,11 @@ impl AssignerClient {
             addresses: host.to_owned(),
             reason,
         };
-        let endpoint = Endpoint::from_shared(format!("http://{host}"))
-            .map_err(|error| unreachable(error.to_string()))?
-            .connect_timeout(PATIENCE);
-        let client = CoordinationClient::new(endpoint.connect_lazy())
-            .max_decoding_message_size(MESSAGE_LEN_MAX);
+        let channel = self
+            .security
+            .channel(host, None, |endpoint| endpoint.connect_timeout(PATIENCE))
+            .map_err(unreachable)?;
+        let client = CoordinationClient::new(channel).max_decoding_message_size(MESSAGE_LEN_MAX);
         match timeout(PATIENCE, call(client)).await {
             Ok(Ok(response)) => Ok(response.into_inner()),
             Ok(Err(status)) => Err(match refusal_from(&status) {
@@ -221,7 +232,7 @@ impl AssignerClient {
                     corpus: corpus.to_owned(),
                     refusal,
                 },
-                None => unreachable(status.message().to_owned()),
+                None => unreachable(failure_text(&status)),
             }),
             Err(_) => Err(unreachable(format!("no answer for {PATIENCE:?}"))),
         }
@@ -231,6 +242,20 @@ impl AssignerClient {
 struct Service {
     node: Arc<Node>,
     store: String,
+    security: Security,
+}
+
+impl Service {
+    /// What was asked for, if the caller may have it.
+    fn permitted<T>(
+        &self,
+        request: Request<T>,
+        right: impl FnOnce(&T) -> Right<'_>,
+    ) -> Result<T, Status> {
+        let right = right(request.get_ref());
+        permit(&self.security, request.extensions(), right)?;
+        Ok(request.into_inner())
+    }
 }
 
 fn invalid(error: WireError) -> Status {
@@ -255,7 +280,7 @@ impl Coordination for Service {
         &self,
         request: Request<v1::RegisterRequest>,
     ) -> Result<Response<v1::LeaseResponse>, Status> {
-        let request = request.into_inner();
+        let request = self.permitted(request, |r| Right::Serve(&r.corpus))?;
         let server = request
             .server
             .ok_or_else(|| invalid(WireError::new("server", "it is missing")))?;
@@ -286,7 +311,7 @@ impl Coordination for Service {
         &self,
         request: Request<v1::KeepAliveRequest>,
     ) -> Result<Response<v1::LeaseResponse>, Status> {
-        let request = request.into_inner();
+        let request = self.permitted(request, |r| Right::Serve(&r.corpus))?;
         let call = KeepAlive {
             id: ServerId(request.id),
             life: request.life,
@@ -304,7 +329,7 @@ impl Coordination for Service {
         &self,
         request: Request<v1::LeaveRequest>,
     ) -> Result<Response<v1::LeaveResponse>, Status> {
-        let request = request.into_inner();
+        let request = self.permitted(request, |r| Right::Serve(&r.corpus))?;
         self.node
             .leave(&request.corpus, ServerId(request.id), request.life)
             .await
@@ -316,7 +341,7 @@ impl Coordination for Service {
         &self,
         request: Request<v1::ReportRequest>,
     ) -> Result<Response<v1::ReportResponse>, Status> {
-        let request = request.into_inner();
+        let request = self.permitted(request, |r| Right::Serve(&r.corpus))?;
         let corpus = request.corpus.clone();
         let report = report_from(request).map_err(invalid)?;
         self.node
@@ -332,7 +357,7 @@ impl Coordination for Service {
         &self,
         request: Request<v1::WatchRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let request = request.into_inner();
+        let request = self.permitted(request, |r| Right::Follow(&r.corpus))?;
         let after = request.after.map(version_from);
         let state = self.node.watch(&request.corpus).await.map_err(refused)?;
         let (events, stream) = mpsc::channel(EVENTS_MAX);
@@ -342,8 +367,9 @@ impl Coordination for Service {
 
     async fn status(
         &self,
-        _: Request<v1::StatusRequest>,
+        request: Request<v1::StatusRequest>,
     ) -> Result<Response<v1::StatusResponse>, Status> {
+        self.permitted(request, |_| Right::Look)?;
         let status: NodeStatus = self.node.status(&self.store).await.map_err(refused)?;
         let json =
             serde_json::to_string(&status).map_err(|error| Status::internal(error.to_string()))?;
@@ -354,7 +380,7 @@ impl Coordination for Service {
         &self,
         request: Request<v1::SetFreezeRequest>,
     ) -> Result<Response<v1::SetFreezeResponse>, Status> {
-        let request = request.into_inner();
+        let request = self.permitted(request, |_| Right::Steer)?;
         let freeze = freeze_from(request.mode).map_err(invalid)?;
         self.node
             .set_freeze(&request.corpus, freeze)
@@ -367,8 +393,9 @@ impl Coordination for Service {
         &self,
         request: Request<v1::BeginIncarnationRequest>,
     ) -> Result<Response<v1::BeginIncarnationResponse>, Status> {
+        let request = self.permitted(request, |_| Right::Steer)?;
         self.node
-            .begin_incarnation(&request.into_inner().corpus)
+            .begin_incarnation(&request.corpus)
             .await
             .map(|()| Response::new(v1::BeginIncarnationResponse {}))
             .map_err(refused)

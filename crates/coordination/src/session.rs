@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
+use trefoil_channel::Security;
 use trefoil_sharder::{
     Assignment, AssignmentDiff, AssignmentVersion, Learned, MemberState, ServerId, ServerReport,
 };
@@ -36,6 +37,9 @@ pub struct JoinOptions {
     pub id: Option<ServerId>,
     /// How long to try.
     pub timeout: Duration,
+    /// What protects the connections to the assigner, and those to the other
+    /// servers.
+    pub security: Security,
 }
 
 impl Default for JoinOptions {
@@ -43,6 +47,7 @@ impl Default for JoinOptions {
         JoinOptions {
             id: None,
             timeout: limits::JOIN_TIMEOUT,
+            security: Security::default(),
         }
     }
 }
@@ -108,6 +113,7 @@ pub(crate) struct Inner {
     pub(crate) id: ServerId,
     pub(crate) life: u64,
     pub(crate) link: Link,
+    security: Security,
     pub(crate) cell: Arc<ViewCell>,
     pub(crate) lease: Lease,
     /// What the server wants to be.
@@ -136,7 +142,8 @@ impl Session {
         options: JoinOptions,
     ) -> Result<Self, CoordinationError> {
         let address: AssignerAddress = address.parse()?;
-        Session::over(Link::remote(&address)?, corpus, server, options).await
+        let link = Link::remote(&address, options.security.clone(), corpus)?;
+        Session::over(link, corpus, server, options).await
     }
 
     pub(crate) async fn over(
@@ -150,6 +157,7 @@ impl Session {
             corpus: corpus.to_owned(),
             id: given.unwrap_or_else(random_id),
             life: rand::random(),
+            security: options.security,
             link,
             cell: Arc::new(ViewCell::default()),
             lease: Lease::none(),
@@ -183,6 +191,11 @@ impl Session {
     /// Of which corpus.
     pub fn corpus(&self) -> &str {
         &self.inner.corpus
+    }
+
+    /// What protects its connections.
+    pub fn security(&self) -> &Security {
+        &self.inner.security
     }
 
     /// The map and the members, now and whenever they change.

@@ -14,12 +14,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
+use trefoil_channel::Security;
 use trefoil_sharder::{Assignment, AssignmentDiff, Learned};
 
 /// Follows one corpus's map. Clones are the same watcher.
 #[derive(Clone, Debug)]
 pub struct Watcher {
     corpus: String,
+    security: Security,
     cell: Arc<ViewCell>,
     status: Arc<watch::Sender<Status>>,
     _tasks: Arc<Tasks>,
@@ -29,8 +31,19 @@ impl Watcher {
     /// Begins to watch; returns when an assigner has answered. The view may
     /// still be empty: nobody has joined yet.
     pub async fn open(address: &str, corpus: &str) -> Result<Self, CoordinationError> {
+        Watcher::open_with(address, corpus, Security::default()).await
+    }
+
+    /// Likewise, with what protects the connections to the assigner, and those of
+    /// a router to the servers.
+    pub async fn open_with(
+        address: &str,
+        corpus: &str,
+        security: Security,
+    ) -> Result<Self, CoordinationError> {
         let address: AssignerAddress = address.parse()?;
-        Watcher::over(Link::remote(&address)?, corpus, JOIN_TIMEOUT).await
+        let link = Link::remote(&address, security, corpus)?;
+        Watcher::over(link, corpus, JOIN_TIMEOUT).await
     }
 
     pub(crate) async fn over(
@@ -43,7 +56,7 @@ impl Watcher {
             reason: "it has not answered yet".to_owned(),
         });
         let status = Arc::new(status);
-        let addresses = link.to_string();
+        let (addresses, security) = (link.to_string(), link.security());
         let task = tokio::spawn(follow(
             link,
             corpus.to_owned(),
@@ -52,6 +65,7 @@ impl Watcher {
         ));
         let watcher = Watcher {
             corpus: corpus.to_owned(),
+            security,
             cell,
             status,
             _tasks: Arc::new(Tasks(vec![task.abort_handle()])),
@@ -81,6 +95,11 @@ impl Watcher {
     /// Of which corpus.
     pub fn corpus(&self) -> &str {
         &self.corpus
+    }
+
+    /// What protects its connections.
+    pub fn security(&self) -> &Security {
+        &self.security
     }
 
     /// The map and the members, now and whenever they change.

@@ -90,7 +90,7 @@ pub use position::{History, Place, PositionError, ShownPosition, parse_position}
 pub use relay::{Relay, RelayOptions, RelayStatus};
 pub use row::{Row, Unknown};
 pub use sampler::{Sampled, Sampler, SamplerOptions, Samples};
-pub use serve::{RelayServer, ServeError};
+pub use serve::{RelayAccess, RelayServer, ServeError};
 pub use setup::Slot;
 pub use snapshot::{Snapshot, SnapshotError};
 pub use subscribe::{SubscribeOptions, Subscription, SubscriptionStatus};

@@ -7,8 +7,9 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
+use trefoil_channel::{ExposedError, Right, Security, permit};
 
 /// Why a relay's server does not start, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -19,9 +20,22 @@ pub enum ServeError {
     /// The listening socket does not work.
     #[error("the relay's address: {0}")]
     Listen(#[from] io::Error),
+    /// Changes would be told in the clear.
+    #[error(transparent)]
+    Exposed(#[from] ExposedError),
     /// The server ended.
     #[error("the relay's server ended: {0}")]
     Server(String),
+}
+
+/// Who may subscribe.
+#[derive(Clone, Debug, Default)]
+pub struct RelayAccess {
+    /// What protects the connections.
+    pub security: Security,
+    /// With certificates: the corpus for which those of subscribers have to be.
+    /// Without a name only those that are for all corpora are taken.
+    pub corpus: String,
 }
 
 /// A relay that serves subscribers.
@@ -44,14 +58,33 @@ impl RelayServer {
         hub: HubOptions,
         listener: TcpListener,
     ) -> Result<Self, ServeError> {
+        RelayServer::start_with(options, hub, listener, RelayAccess::default()).await
+    }
+
+    /// Likewise, with what protects it.
+    ///
+    /// # Errors
+    /// The same, and an address off the host that nothing protects.
+    pub async fn start_with(
+        options: RelayOptions,
+        hub: HubOptions,
+        listener: TcpListener,
+        access: RelayAccess,
+    ) -> Result<Self, ServeError> {
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
+        access.security.check_listen(address)?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let hub = Hub::new(hub);
         let relay = Relay::start(options, hub.sink()).await?;
         let (stop, mut stopped) = watch::channel(false);
-        let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-        let service = hub.service();
+        let incoming = access.security.incoming(listener);
+        let judge = move |request: tonic::Request<()>| {
+            let right = Right::Follow(&access.corpus);
+            permit(&access.security, request.extensions(), right)?;
+            Ok(request)
+        };
+        let service = InterceptedService::new(hub.service(), judge);
         let server = tokio::spawn(async move {
             let stopped = async move {
                 let _ = stopped.wait_for(|stopped| *stopped).await;

@@ -17,7 +17,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
+use trefoil_channel::{Security, failure_text};
 
 /// Largest message that is accepted: a batch of events, whose last one may
 /// carry a large row.
@@ -32,8 +33,12 @@ const RETRY_MIN: Duration = Duration::from_millis(20);
 /// How to follow a relay.
 #[derive(Clone, Debug)]
 pub struct SubscribeOptions {
-    /// Its address: `http://host:port`.
+    /// Its address: `host:port`, with or without `http://` before it.
     pub relay: String,
+    /// What protects the connection.
+    pub security: Security,
+    /// With certificates: the corpus for which the relay's has to be, if any.
+    pub corpus: Option<String>,
     /// How often to ask how old what is kept may be.
     pub ping: Duration,
     /// How long the relay may say nothing before the connection counts as
@@ -48,6 +53,8 @@ impl SubscribeOptions {
     pub fn new(relay: &str) -> Self {
         SubscribeOptions {
             relay: relay.into(),
+            security: Security::default(),
+            corpus: None,
             ping: Duration::from_millis(100),
             silence_max: Duration::from_secs(10),
             retry_max: Duration::from_secs(2),
@@ -86,8 +93,8 @@ struct Shared {
 #[derive(Debug, thiserror::Error)]
 enum Trouble {
     #[error("no connection to the relay at {0}: {1}")]
-    Connect(String, tonic::transport::Error),
-    #[error("the relay ended the subscription: {0}")]
+    Connect(String, String),
+    #[error("the relay ended the subscription: {}", failure_text(.0))]
     Status(#[from] tonic::Status),
     #[error("the relay ended the subscription")]
     Ended,
@@ -179,7 +186,7 @@ impl<S: Sink> Follower<S> {
     }
 
     async fn follow(&mut self) -> Result<std::convert::Infallible, Trouble> {
-        let client = connect(&self.options.relay).await;
+        let client = connect(&self.options).await;
         let mut client = client.map_err(|e| Trouble::Connect(self.options.relay.clone(), e))?;
         let (requests, receiver) = mpsc::channel(4);
         let start = v1::SubscribeRequest {
@@ -262,11 +269,16 @@ impl<S: Sink> Follower<S> {
     }
 }
 
-async fn connect(relay: &str) -> Result<FreshnessClient<Channel>, tonic::transport::Error> {
-    let endpoint = Endpoint::from_shared(relay.to_owned())?
-        .connect_timeout(CONNECT_TIMEOUT)
-        .tcp_nodelay(true);
-    let client = FreshnessClient::new(endpoint.connect().await?);
+async fn connect(options: &SubscribeOptions) -> Result<FreshnessClient<Channel>, String> {
+    let relay = options.relay.trim_end_matches('/');
+    let address = relay.strip_prefix("http://").unwrap_or(relay);
+    let channel = options
+        .security
+        .connect(address, options.corpus.as_deref(), |endpoint| {
+            endpoint.connect_timeout(CONNECT_TIMEOUT)
+        })
+        .await?;
+    let client = FreshnessClient::new(channel);
     Ok(client.max_decoding_message_size(MESSAGE_MAX))
 }
 

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
-use trefoil_coordination::{LocalCoordinator, ServerInfo, Session};
+use trefoil_channel::Security;
+use trefoil_coordination::{JoinOptions, LocalCoordinator, ServerInfo, Session};
 use trefoil_layout::hash::KeyHasher;
 use trefoil_linklet_core::{Config, Replication, TooFew};
 use trefoil_sharder::Capacity;
@@ -32,7 +32,7 @@ pub struct Builder<V> {
     config: Config,
     patience: Duration,
     report_every: Duration,
-    insecure: bool,
+    security: Security,
 }
 
 /// Which assigner a linklet joins.
@@ -78,7 +78,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
             config: Config::default(),
             patience: Duration::from_secs(5),
             report_every: Duration::from_secs(1),
-            insecure: false,
+            security: Security::default(),
         }
     }
 }
@@ -181,11 +181,25 @@ impl<V: Send + Sync + 'static> Builder<V> {
         self
     }
 
-    /// Allows values to cross a network in the clear, where
-    /// [`listen`](Builder::listen) opens a port that is not a loopback one.
+    /// What protects the connections to the assigner and to the other servers;
+    /// unless something else is said they are plain and end at this host. With
+    /// certificates ([`Security::of_server`]) an application that mounts
+    /// [`Linklet::service`] serves what comes in by [`Security::incoming`].
+    #[must_use]
+    pub fn security(mut self, security: Security) -> Self {
+        self.security = security;
+        self
+    }
+
+    /// Allows everything to cross a network in the clear.
     #[must_use]
     pub fn insecure(mut self, insecure: bool) -> Self {
-        self.insecure = insecure;
+        if !self.security.is_encrypted() {
+            self.security = match insecure {
+                true => Security::Plaintext,
+                false => Security::Loopback,
+            };
+        }
         self
     }
 
@@ -197,6 +211,9 @@ impl<V: Send + Sync + 'static> Builder<V> {
         assigner: impl Into<Assigner>,
         address: impl Into<String>,
     ) -> Result<Linklet<V>, StartError> {
+        let address: String = address.into();
+        // The others would be told to send everything there.
+        self.security.check_address(&address)?;
         let info = ServerInfo {
             copies_min: self.config.servers_wanted(),
             ..ServerInfo::new(
@@ -207,7 +224,8 @@ impl<V: Send + Sync + 'static> Builder<V> {
                 },
             )
         };
-        let join = joiner(assigner.into(), self.corpus.clone());
+        let security = self.security.clone();
+        let join = joiner(assigner.into(), self.corpus.clone(), security.clone());
         self.config.validate()?;
         let session = join(info.clone()).await?;
         let (events, heard) = events();
@@ -225,6 +243,7 @@ impl<V: Send + Sync + 'static> Builder<V> {
             store,
             self.config,
             self.loader,
+            security,
             life,
         ));
         let weak = Arc::downgrade(&inner);
@@ -244,11 +263,8 @@ impl<V: Send + Sync + 'static> Builder<V> {
         assigner: impl Into<Assigner>,
         listen: SocketAddr,
     ) -> Result<Linklet<V>, StartError> {
-        if !listen.ip().is_loopback() && !self.insecure {
-            return Err(StartError::Exposed {
-                address: listen.to_string(),
-            });
-        }
+        self.security.check_listen(listen)?;
+        let security = self.security.clone();
         let failed = |source| StartError::Listen {
             address: listen.to_string(),
             source,
@@ -256,12 +272,11 @@ impl<V: Send + Sync + 'static> Builder<V> {
         let listener = TcpListener::bind(listen).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let mut linklet = self.join(assigner, address.to_string()).await?;
-        let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
         let server = Server::builder()
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(STREAM_WINDOW)
             .add_service(linklet.service().into_server())
-            .serve_with_incoming(incoming);
+            .serve_with_incoming(security.incoming(listener));
         let task = tokio::spawn(async move {
             if let Err(error) = server.await {
                 tracing::error!(%error, "the port for the other servers has failed");
@@ -282,13 +297,17 @@ impl<V> std::fmt::Debug for Builder<V> {
     }
 }
 
-fn joiner(assigner: Assigner, corpus: String) -> Join {
+fn joiner(assigner: Assigner, corpus: String, security: Security) -> Join {
     Arc::new(move |info| {
         let (assigner, corpus) = (assigner.clone(), corpus.clone());
+        let options = JoinOptions {
+            security: security.clone(),
+            ..JoinOptions::default()
+        };
         Box::pin(async move {
             match assigner {
-                Assigner::At(address) => Session::join(&address, &corpus, info).await,
-                Assigner::Local(local) => local.join(&corpus, info).await,
+                Assigner::At(address) => Session::join_with(&address, &corpus, info, options).await,
+                Assigner::Local(local) => local.join_with(&corpus, info, options).await,
             }
         })
     })

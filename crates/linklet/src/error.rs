@@ -257,12 +257,6 @@ pub enum StartError {
         source: std::io::Error,
     },
     /// Values would cross the network in the clear.
-    #[error(
-        "{address} is not a loopback address, and values would be sent in the clear: \
-         put the linklet's service behind the application's own TLS, or allow it with `insecure`"
-    )]
-    Exposed {
-        /// Where.
-        address: String,
-    },
+    #[error(transparent)]
+    Exposed(#[from] trefoil_channel::ExposedError),
 }

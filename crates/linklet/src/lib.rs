@@ -98,5 +98,6 @@ pub use marshal::{Marshal, MarshalError, PlainMarshal, ProstMarshal};
 pub use ops::{Committed, Held, LinkletSink};
 pub use service::PeerService;
 pub use stats::Stats;
+pub use trefoil_channel::Security;
 pub use trefoil_freshness_core as freshness;
 pub use trefoil_linklet_core::{Config, Extent, LossReason, Replication, TooFew};

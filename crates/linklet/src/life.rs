@@ -59,7 +59,7 @@ impl<V: Send + Sync + 'static> Life<V> {
         config: Config,
     ) -> Result<Self, ConfigError> {
         let id = session.server_id();
-        let peers = Peers::new(session.corpus().to_owned(), id, session.view());
+        let peers = Peers::new(&session);
         let core = Core::new(id, config)?;
         store.facts.begin(&session);
         Ok(Life {

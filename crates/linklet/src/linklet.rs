@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
+use trefoil_channel::Security;
 use trefoil_coordination::View;
 use trefoil_freshness_core::table::Stamp;
 use trefoil_linklet_core::Config;
@@ -67,6 +68,8 @@ pub(crate) struct Inner<V> {
     pub(crate) store: Arc<Store<V>>,
     pub(crate) config: Config,
     pub(crate) loader: Option<Arc<dyn Loader<V>>>,
+    /// Of its connections.
+    pub(crate) security: Security,
     /// One change at a time of a key whose replicas confirm.
     pub(crate) turns: Arc<Turns>,
     life: Mutex<Option<Life<V>>>,
@@ -99,6 +102,7 @@ impl<V: Send + Sync + 'static> Inner<V> {
         store: Arc<Store<V>>,
         config: Config,
         loader: Option<Arc<dyn Loader<V>>>,
+        security: Security,
         life: Life<V>,
     ) -> Self {
         Inner {
@@ -106,6 +110,7 @@ impl<V: Send + Sync + 'static> Inner<V> {
             store,
             config,
             loader,
+            security,
             turns: Arc::default(),
             life: Mutex::new(Some(life)),
             progress: watch::Sender::new(Progress::default()),

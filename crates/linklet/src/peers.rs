@@ -16,7 +16,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Endpoint;
-use trefoil_coordination::View;
+use trefoil_channel::{Security, failure_text};
+use trefoil_coordination::{Session, View};
 use trefoil_sharder::ServerId;
 
 /// Frames that wait for one peer. The protocol's window bounds their bytes; a
@@ -37,6 +38,7 @@ const BACKOFF_MAX: Duration = Duration::from_millis(500);
 pub(crate) struct Peers {
     corpus: String,
     me: ServerId,
+    security: Security,
     view: watch::Receiver<Arc<View>>,
     links: HashMap<ServerId, Link>,
     /// Where the streams' tasks run: not where a frame happens to be answered,
@@ -56,11 +58,12 @@ impl Drop for Link {
 }
 
 impl Peers {
-    pub(crate) fn new(corpus: String, me: ServerId, view: watch::Receiver<Arc<View>>) -> Self {
+    pub(crate) fn new(session: &Session) -> Self {
         Peers {
-            corpus,
-            me,
-            view,
+            corpus: session.corpus().to_owned(),
+            me: session.server_id(),
+            security: session.security().clone(),
+            view: session.view(),
             links: HashMap::new(),
             runtime: Handle::current(),
         }
@@ -75,9 +78,12 @@ impl Peers {
                 from: self.me.0,
                 to: to.0,
             };
-            let task = self
-                .runtime
-                .spawn(deliver(hello, self.view.clone(), frames));
+            let task = self.runtime.spawn(deliver(
+                hello,
+                self.security.clone(),
+                self.view.clone(),
+                frames,
+            ));
             Link {
                 queue,
                 task: task.abort_handle(),
@@ -95,6 +101,7 @@ impl Peers {
 /// Keeps a stream open for as long as there is something to send.
 async fn deliver(
     hello: Hello,
+    security: Security,
     mut view: watch::Receiver<Arc<View>>,
     mut frames: mpsc::Receiver<Bytes>,
 ) {
@@ -112,7 +119,16 @@ async fn deliver(
             .await
             .map(|view| view.servers[&to].address.clone());
         let Ok(address) = known else { return };
-        match stream(&hello, &address, first, &mut frames, &mut backoff).await {
+        match stream(
+            &hello,
+            &security,
+            &address,
+            first,
+            &mut frames,
+            &mut backoff,
+        )
+        .await
+        {
             Ok(()) => return,
             Err(error) => {
                 tracing::debug!(%to, address, error, "the stream to a peer broke");
@@ -126,20 +142,21 @@ async fn deliver(
 /// One stream, until it breaks or nobody sends any more.
 async fn stream(
     hello: &Hello,
+    security: &Security,
     address: &str,
     first: Bytes,
     frames: &mut mpsc::Receiver<Bytes>,
     backoff: &mut Duration,
 ) -> Result<(), String> {
-    let channel = Endpoint::from_shared(format!("http://{address}"))
-        .map_err(|error| error.to_string())?
-        .connect_timeout(CONNECT_TIMEOUT)
-        .tcp_nodelay(true)
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(STREAM_WINDOW)
-        .connect()
-        .await
-        .map_err(|error| error.to_string())?;
+    let endpoint = |endpoint: Endpoint| {
+        endpoint
+            .connect_timeout(CONNECT_TIMEOUT)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(STREAM_WINDOW)
+    };
+    let channel = security
+        .connect(address, Some(&hello.corpus), endpoint)
+        .await?;
     let mut client = PeerClient::new(channel).max_encoding_message_size(MESSAGE_BYTES_MAX);
     let (parcels, outgoing) = mpsc::channel(PARCELS_AHEAD);
     let call = client.deliver(ReceiverStream::new(outgoing));
@@ -181,6 +198,6 @@ async fn stream(
 fn reason<T>(ended: Result<T, tonic::Status>) -> String {
     match ended {
         Ok(_) => "the other side ended the stream".to_owned(),
-        Err(status) => status.message().to_owned(),
+        Err(status) => failure_text(&status),
     }
 }

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use tonic::{Request, Response, Status, Streaming};
+use trefoil_channel::{Right, Security, permit};
 use trefoil_linklet_core::Frame;
 use trefoil_sharder::ServerId;
 
@@ -23,7 +24,7 @@ trait Receive: Send + Sync {
 /// in a tonic server: `Server::builder().add_service(peers.into_server())`.
 #[derive(Clone, Default)]
 pub struct PeerService {
-    corpora: HashMap<String, Arc<dyn Receive>>,
+    corpora: HashMap<String, (Arc<dyn Receive>, Security)>,
 }
 
 impl std::fmt::Debug for PeerService {
@@ -42,8 +43,9 @@ impl PeerService {
     #[must_use]
     pub fn with<V: Send + Sync + 'static>(mut self, linklet: &Linklet<V>) -> Self {
         let receive: Weak<Inner<V>> = Arc::downgrade(linklet.inner());
+        let security = linklet.inner().security.clone();
         self.corpora
-            .insert(linklet.corpus().to_owned(), Arc::new(receive));
+            .insert(linklet.corpus().to_owned(), (Arc::new(receive), security));
         self
     }
 
@@ -84,24 +86,26 @@ impl Peer for PeerService {
         &self,
         request: Request<Streaming<Parcel>>,
     ) -> Result<Response<Receipt>, Status> {
-        let mut parcels = request.into_inner();
+        let (_, extensions, mut parcels) = request.into_parts();
         let mut opened = None;
         while let Some(parcel) = parcels.message().await? {
             if let Some(hello) = parcel.hello {
-                let corpus = self.corpora.get(&hello.corpus).ok_or_else(|| {
+                let (corpus, security) = self.corpora.get(&hello.corpus).ok_or_else(|| {
                     Status::not_found(format!(
                         "corpus \"{}\" is not served here; there are: {}",
                         hello.corpus,
                         self.corpora.keys().cloned().collect::<Vec<_>>().join(", ")
                     ))
                 })?;
-                opened = Some((corpus, ServerId(hello.from), ServerId(hello.to)));
+                opened = Some((corpus, security, hello));
             }
-            let Some((corpus, from, to)) = &opened else {
+            let Some((corpus, security, hello)) = &opened else {
                 return Err(Status::invalid_argument("a stream begins with a hello"));
             };
+            // Each time: a certificate may have ended, or been revoked, since.
+            permit(security, &extensions, Right::Serve(&hello.corpus))?;
             for frame in parcel.frames {
-                corpus.receive(*from, *to, frame)?;
+                corpus.receive(ServerId(hello.from), ServerId(hello.to), frame)?;
             }
         }
         Ok(Response::new(Receipt {}))

@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
+use trefoil_channel::Security;
 use trefoil_sharder::ServerId;
 
 /// Half of a change in latency is believed after this many answers.
@@ -27,15 +28,19 @@ pub(crate) struct Peer {
 
 impl Peer {
     /// Connects when it is first asked.
-    pub(crate) fn new(id: ServerId, address: &str) -> Result<Self, String> {
-        let endpoint = Endpoint::from_shared(format!("http://{address}"))
-            .map_err(|error| error.to_string())?
-            .connect_timeout(CONNECT_TIMEOUT)
-            .tcp_nodelay(true);
+    pub(crate) fn new(
+        id: ServerId,
+        address: &str,
+        security: &Security,
+        corpus: &str,
+    ) -> Result<Self, String> {
+        let channel = security.channel(address, Some(corpus), |endpoint| {
+            endpoint.connect_timeout(CONNECT_TIMEOUT)
+        })?;
         Ok(Peer {
             id,
             address: address.to_owned(),
-            channel: endpoint.connect_lazy(),
+            channel,
             outstanding: AtomicU32::new(0),
             latency: AtomicU64::new(LATENCY_FIRST),
         })
@@ -105,8 +110,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_busy_and_the_slow_cost_more() {
-        let idle = Peer::new(ServerId(1), "127.0.0.1:1").unwrap();
-        let busy = Peer::new(ServerId(2), "127.0.0.1:2").unwrap();
+        let idle = Peer::new(ServerId(1), "127.0.0.1:1", &Security::Loopback, "mail").unwrap();
+        let busy = Peer::new(ServerId(2), "127.0.0.1:2", &Security::Loopback, "mail").unwrap();
         assert_eq!(idle.cost(), busy.cost());
         let request = busy.begin();
         assert!(busy.cost() > idle.cost());
@@ -122,6 +127,6 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_no_address_is_told() {
-        assert!(Peer::new(ServerId(1), "no address").is_err());
+        assert!(Peer::new(ServerId(1), "no address", &Security::Loopback, "mail").is_err());
     }
 }

@@ -117,7 +117,8 @@ impl Router {
     /// Likewise, with something chosen.
     pub fn with(watcher: Watcher, options: RouterOptions) -> Self {
         let mut view = watcher.view();
-        let first = Table::new(&view.borrow_and_update(), &Peers::new());
+        let (security, corpus) = (watcher.security().clone(), watcher.corpus().to_owned());
+        let first = Table::new(&view.borrow_and_update(), &Peers::new(), &security, &corpus);
         let inner = Arc::new(Inner {
             hasher: options.hasher,
             watcher,
@@ -237,7 +238,10 @@ impl Router {
             let known = table.peers.get(&to).cloned();
             let peer = known.or_else(|| {
                 let address = redirect.address.as_deref()?;
-                Peer::new(to, address).ok().map(Arc::new)
+                let watcher = &self.inner.watcher;
+                Peer::new(to, address, watcher.security(), watcher.corpus())
+                    .ok()
+                    .map(Arc::new)
             });
             if let Some(peer) = peer {
                 return Ok(Target { peer, routed });
@@ -262,7 +266,9 @@ impl Inner {
             .unwrap_or_else(PoisonError::into_inner);
         let view = self.view.borrow().clone();
         let before = self.table.load();
-        self.table.store(Arc::new(Table::new(&view, &before.peers)));
+        let (security, corpus) = (self.watcher.security(), self.watcher.corpus());
+        let next = Table::new(&view, &before.peers, security, corpus);
+        self.table.store(Arc::new(next));
     }
 
     fn hear(&self, version: Option<AssignmentVersion>) {

@@ -4,7 +4,7 @@ use crate::choice::two_of;
 use crate::peer::Peer;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use trefoil_coordination::View;
+use trefoil_coordination::{Security, View};
 use trefoil_sharder::{AssignmentVersion, KeyPoint, ServerId};
 
 /// The servers, by id. A server that comes back is another one, by id.
@@ -31,7 +31,7 @@ struct Route {
 
 impl Table {
     /// Takes over the connections of the table before.
-    pub(crate) fn new(view: &View, before: &Peers) -> Self {
+    pub(crate) fn new(view: &View, before: &Peers, security: &Security, corpus: &str) -> Self {
         let peers: Peers = view
             .servers
             .iter()
@@ -43,7 +43,7 @@ impl Table {
                 let peer = match known {
                     Some(peer) => peer,
                     None => Arc::new(
-                        Peer::new(id, &info.address)
+                        Peer::new(id, &info.address, security, corpus)
                             .inspect_err(|error| {
                                 tracing::warn!(server = %id, address = info.address, error, "cannot be routed to");
                             })
@@ -101,6 +101,10 @@ mod tests {
     use trefoil_coordination::ServerInfo;
     use trefoil_sharder::{AssignedSlice, Assignment, Capacity, Slice};
 
+    fn made(view: &View, before: &Peers) -> Table {
+        Table::new(view, before, &Security::Loopback, "mail")
+    }
+
     fn view(generation: u64, slices: &[(u64, &[u64])], members: &[u64]) -> View {
         let ends = slices
             .iter()
@@ -136,7 +140,7 @@ mod tests {
     #[tokio::test]
     async fn points_find_their_servers() {
         let view = view(1, &[(0, &[1]), (100, &[2, 3]), (200, &[9, 3])], &[1, 2, 3]);
-        let table = Table::new(&view, &Peers::new());
+        let table = made(&view, &Peers::new());
         let primary = |point| table.primary(KeyPoint(point)).map(|peer| peer.id.0);
         assert_eq!(primary(0), Some(1));
         assert_eq!(primary(99), Some(1));
@@ -149,15 +153,15 @@ mod tests {
         for _ in 0..20 {
             assert_eq!(table.replica(KeyPoint(u64::MAX)).unwrap().id.0, 3);
         }
-        let empty = Table::new(&View::empty(), &Peers::new());
+        let empty = made(&View::empty(), &Peers::new());
         assert_eq!(empty.version, None);
         assert!(empty.primary(KeyPoint(0)).is_none() && empty.replica(KeyPoint(0)).is_none());
     }
 
     #[tokio::test]
     async fn connections_and_what_is_known_of_them_stay() {
-        let first = Table::new(&view(1, &[(0, &[1, 2])], &[1, 2]), &Peers::new());
-        let next = Table::new(&view(2, &[(0, &[2, 3])], &[2, 3]), &first.peers);
+        let first = made(&view(1, &[(0, &[1, 2])], &[1, 2]), &Peers::new());
+        let next = made(&view(2, &[(0, &[2, 3])], &[2, 3]), &first.peers);
         let kept = |id| Arc::ptr_eq(&first.peers[&ServerId(id)], &next.peers[&ServerId(id)]);
         assert!(kept(2));
         assert_eq!(next.peers.len(), 2);
@@ -165,7 +169,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_replica_that_stalls_is_avoided() {
-        let table = Table::new(&view(1, &[(0, &[1, 2, 3])], &[1, 2, 3]), &Peers::new());
+        let table = made(&view(1, &[(0, &[1, 2, 3])], &[1, 2, 3]), &Peers::new());
         table.peers[&ServerId(2)].begin().failed();
         let mut chosen = [0; 4];
         for _ in 0..300 {

@@ -1,6 +1,7 @@
 //! A server's side of a handshake.
 
 use crate::certificate::{Certificate, unix_s};
+use crate::corpora::Corpora;
 use crate::role::Roles;
 use crate::watched::Tls;
 use std::io;
@@ -22,6 +23,8 @@ pub struct Caller {
     pub name: String,
     /// What they may be taken for.
     pub roles: Roles,
+    /// The linked store's corpora that they have to do with.
+    pub corpora: Corpora,
     /// Until when, in seconds since the Unix epoch.
     pub ends_s: i64,
 }
@@ -33,6 +36,7 @@ impl Caller {
             serial: certificate.serial,
             name: certificate.name,
             roles: certificate.roles,
+            corpora: certificate.corpora,
             ends_s: certificate.ends_s,
         }
     }
@@ -43,11 +47,14 @@ impl Caller {
     }
 }
 
+/// A server's side of an encrypted connection.
+pub type ServerStream = TlsStream<TcpStream>;
+
 /// A connection that is encrypted.
 #[derive(Debug)]
 pub struct Accepted {
     /// What is said on it.
-    pub stream: TlsStream<TcpStream>,
+    pub stream: ServerStream,
     /// With whom.
     pub caller: Caller,
 }

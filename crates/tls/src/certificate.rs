@@ -4,6 +4,7 @@
 //! Whether it is to be believed is rustls' to say. This reads further what rustls
 //! keeps to itself; it never panics, whatever the bytes are.
 
+use crate::corpora::{self, Corpora};
 use crate::role::{Role, Roles};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -23,6 +24,8 @@ pub struct Certificate {
     pub hosts: Vec<String>,
     /// What its owner is to a cell.
     pub roles: Roles,
+    /// The linked store's corpora that its owner has to do with.
+    pub corpora: Corpora,
     /// Whether it may sign others.
     pub is_authority: bool,
 }
@@ -48,6 +51,7 @@ impl Certificate {
             ends_s,
             hosts: Vec::new(),
             roles: Roles::default(),
+            corpora: Corpora::default(),
             is_authority: false,
         };
         while let Some((tag, bytes)) = fields.next() {
@@ -79,8 +83,11 @@ impl Certificate {
                     DNS_NAME => self.hosts.push(text(bytes)),
                     IP_ADDRESS => self.hosts.extend(ip(bytes).map(|ip| ip.to_string())),
                     URI => {
-                        if let Some(role) = Role::of_urn(&text(bytes)) {
+                        let uri = text(bytes);
+                        if let Some(role) = Role::of_urn(&uri) {
                             self.roles.insert(role);
+                        } else if let Some(corpus) = corpora::of_urn(&uri) {
+                            self.corpora.insert(corpus);
                         }
                     }
                     _ => {}
@@ -243,6 +250,8 @@ mod tests {
             .push(DnType::OrganizationName, "example");
         let urn = Role::Backend.urn().try_into().unwrap();
         params.subject_alt_names.push(SanType::URI(urn));
+        let urn = corpora::urn("mail").try_into().unwrap();
+        params.subject_alt_names.push(SanType::URI(urn));
         params.serial_number = Some(vec![0x12, 0xab].into());
         params.not_before = rcgen::date_time_ymd(2026, 2, 28);
         params.not_after = rcgen::date_time_ymd(2052, 3, 1);
@@ -261,6 +270,7 @@ mod tests {
         assert_eq!(certificate.ends_s, params.not_after.unix_timestamp());
         assert_eq!(certificate.hosts, ["db1.example", "10.0.0.5", "fd00::5"]);
         assert_eq!(certificate.roles, Roles::of(false, true, false));
+        assert!(certificate.corpora.has("mail") && !certificate.corpora.has("news"));
         assert!(!certificate.is_authority);
         let now = UNIX_EPOCH + Duration::from_secs(certificate.ends_s as u64 + 5);
         assert_eq!(certificate.left_s(now), -5);

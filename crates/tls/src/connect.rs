@@ -6,7 +6,7 @@
 //! that the server has accepted, and whoever was refused learns why before anything
 //! was sent.
 
-use crate::certificate::time_text;
+use crate::certificate::{Certificate, time_text};
 use crate::identity::NoBackend;
 use crate::watched::Tls;
 use rustls::pki_types::ServerName;
@@ -95,6 +95,14 @@ pub struct Connected<S> {
     stream: TlsStream<S>,
     /// Read to know that it has.
     first: Option<u8>,
+}
+
+impl<S> Connected<S> {
+    /// What the server has shown.
+    pub fn certificate(&self) -> Option<Certificate> {
+        let shown = self.stream.get_ref().1.peer_certificates()?;
+        Certificate::parse(shown.first()?)
+    }
 }
 
 /// Begins TLS with the server that was reached as `host`, a name or an address.

@@ -11,6 +11,7 @@
 //! | `file` | PEM files, and who may have access to them |
 //! | `certificate` | what is read out of a certificate: names, roles, validity |
 //! | `role` | client, backend, admin, and how a certificate names them |
+//! | `corpora` | the linked store's corpora that it is for |
 //! | `identity` | a directory's files, judged as a whole |
 //! | `watched` | the same while a process runs: files that change are taken anew |
 //! | `revoked` | serial numbers of certificates that are not believed any more |
@@ -25,6 +26,7 @@
 mod accept;
 mod certificate;
 mod connect;
+mod corpora;
 mod error;
 mod file;
 mod identity;
@@ -33,9 +35,10 @@ mod role;
 mod session;
 mod watched;
 
-pub use accept::{AcceptError, Accepted, Caller, accept};
+pub use accept::{AcceptError, Accepted, Caller, ServerStream, accept};
 pub use certificate::{Certificate, time_text};
 pub use connect::{Connected, HandshakeError, connect};
+pub use corpora::{Corpora, urn as corpus_urn};
 pub use error::CertError;
 pub use file::{FileError, check_private, read_certificates, read_key, read_roots};
 pub use identity::{AUTHORITY_FILE, CERTIFICATE_FILE, CertFiles, Identity, KEY_FILE};

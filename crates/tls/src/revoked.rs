@@ -161,9 +161,14 @@ fn number(serial: &str) -> Option<String> {
 impl crate::watched::Tls {
     /// Whether the file says that this certificate is not believed any more.
     pub fn is_revoked(&self, caller: &Caller) -> bool {
+        self.has_revoked(&caller.serial)
+    }
+
+    /// Likewise, by the certificate's serial number in hexadecimal digits.
+    pub fn has_revoked(&self, serial: &str) -> bool {
         let revoked = self.revoked();
         revoked.look();
-        revoked.has(&caller.serial)
+        revoked.has(serial)
     }
 
     /// How often what the file says has changed, by now.

@@ -7,9 +7,11 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use tokio::runtime::Runtime;
 use trefoil_coordination::{
-    AssignerAddress, AssignerClient, AssignerServer, CoordinationError, NodeOptions, StoreAddress,
+    AssignerAddress, AssignerClient, AssignerServer, CoordinationError, NodeOptions, Security,
+    StoreAddress,
 };
 use trefoil_sharder::{BalanceConfig, Freeze};
+use trefoil_tls::CertUse;
 
 pub(crate) fn run(args: AssignerArgs) -> Outcome {
     let runtime = Runtime::new().map_err(|e| Failure::doing("cannot start the runtime", e))?;
@@ -35,13 +37,16 @@ pub(crate) fn run(args: AssignerArgs) -> Outcome {
 
 fn serve(runtime: &Runtime, args: AssignerArgs) -> Outcome {
     crate::logging::start();
-    if !args.listen.ip().is_loopback() && !args.insecure {
+    let security = Security::choose(args.certs.as_deref(), args.insecure, CertUse::Server)
+        .map_err(Failure::of)?;
+    if security.check_listen(args.listen).is_err() {
         return Err(crate::failure::off_loopback(args.listen));
     }
     let store: StoreAddress = args.store.parse().map_err(usage)?;
     let mut options = NodeOptions {
         lease: args.lease,
         closed: !args.corpus.is_empty(),
+        security,
         ..NodeOptions::default()
     };
     if let Some(address) = args.advertise {
@@ -234,8 +239,10 @@ async fn begin_incarnation(address: &AssignerAddressArgs, corpus: &str) -> Outco
 }
 
 fn client(address: &AssignerAddressArgs) -> Result<AssignerClient, Failure> {
-    let address: AssignerAddress = address.assigner.parse().map_err(usage)?;
-    Ok(AssignerClient::new(address))
+    let hosts: AssignerAddress = address.assigner.parse().map_err(usage)?;
+    let certs = address.certs.as_deref();
+    let security = Security::choose(certs, address.insecure, CertUse::Client);
+    Ok(AssignerClient::with(hosts, security.map_err(Failure::of)?))
 }
 
 fn usage(error: CoordinationError) -> Failure {

@@ -8,13 +8,23 @@ use std::net::TcpListener;
 use std::process::ExitCode;
 use tokio::signal::unix::{SignalKind, signal};
 use trefoil_backend::take_port;
-use trefoil_freshness::{Database, HubOptions, KeyMap, RelayOptions, RelayServer, Slot, TableMap};
+use trefoil_coordination::Security;
+use trefoil_freshness::{
+    Database, HubOptions, KeyMap, RelayAccess, RelayOptions, RelayServer, Slot, TableMap,
+};
+use trefoil_tls::CertUse;
 
 pub(crate) fn run(args: RelayArgs) -> Outcome {
     crate::logging::start();
-    if !args.listen.ip().is_loopback() && !args.insecure {
+    let security = Security::choose(args.certs.as_deref(), args.insecure, CertUse::Server)
+        .map_err(Failure::of)?;
+    if security.check_listen(args.listen).is_err() {
         return Err(crate::failure::off_loopback(args.listen));
     }
+    let access = RelayAccess {
+        security,
+        corpus: args.corpus.clone(),
+    };
     let options = options(&args)?;
     let hub = HubOptions {
         log_bytes: usize::try_from(args.memory.as_u64()).unwrap_or(usize::MAX),
@@ -27,15 +37,20 @@ pub(crate) fn run(args: RelayArgs) -> Outcome {
         .enable_all()
         .build()
         .map_err(|e| Failure::doing("cannot start the runtime", e))?
-        .block_on(serve(options, hub, listener))
+        .block_on(serve(options, hub, listener, access))
 }
 
-async fn serve(options: RelayOptions, hub: HubOptions, listener: TcpListener) -> Outcome {
+async fn serve(
+    options: RelayOptions,
+    hub: HubOptions,
+    listener: TcpListener,
+    access: RelayAccess,
+) -> Outcome {
     // Before anything starts, so that no signal is lost.
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::of)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::of)?;
     let server = tokio::select! {
-        server = RelayServer::start(options, hub, listener) => server,
+        server = RelayServer::start_with(options, hub, listener, access) => server,
         _ = terminate.recv() => return Ok(ExitCode::SUCCESS),
         _ = interrupt.recv() => return Ok(ExitCode::SUCCESS),
     };

@@ -86,6 +86,9 @@ pub struct ServeArgs {
         value_name = "URL"
     )]
     pub postgres: Option<String>,
+    /// Let the stateful form's books cross a network in the clear
+    #[arg(long)]
+    pub insecure: bool,
     /// Worker threads
     #[arg(long, default_value_t = 1)]
     pub threads: usize,
@@ -182,6 +185,7 @@ async fn serve_linked(
         },
         memory: args.memory.as_u64(),
         cpu: args.cpu,
+        insecure: args.insecure,
     };
     let books = Arc::new(LinkedBooks::join(options, database).await?);
     let linklet = books.linklet().clone();

@@ -215,6 +215,8 @@ fn start_server(
 ) -> Result<Process, LinkedBenchError> {
     let mut command = Command::new(&options.service);
     command.args(["serve", "--mode", mode, "--listen", &any_port(host)]);
+    // The network is of this benchmark's own namespaces.
+    command.arg("--insecure");
     command.args(["--threads", &options.threads.to_string()]);
     command.args(more);
     Process::start(mode, host, &mut command)

@@ -4,6 +4,7 @@ use crate::error::CoordinationError;
 use crate::limits;
 use std::collections::BTreeMap;
 use std::time::Duration;
+use trefoil_channel::Security;
 use trefoil_sharder::BalanceConfig;
 
 /// How an assigner works.
@@ -28,6 +29,8 @@ pub struct NodeOptions {
     pub corpora: BTreeMap<String, BalanceConfig>,
     /// Only the corpora in `corpora` are served; others are refused.
     pub closed: bool,
+    /// What protects its service.
+    pub security: Security,
 }
 
 impl Default for NodeOptions {
@@ -42,6 +45,7 @@ impl Default for NodeOptions {
             balance: BalanceConfig::default(),
             corpora: BTreeMap::new(),
             closed: false,
+            security: Security::default(),
         }
     }
 }

@@ -164,6 +164,7 @@ async fn an_id_in_use_is_refused() {
     let options = || JoinOptions {
         id: Some(ServerId(7)),
         timeout: Duration::from_secs(2),
+        ..JoinOptions::default()
     };
     let first = coordinator
         .join_with("mail", server(1), options())

@@ -4,4 +4,5 @@ mod cluster;
 mod copies;
 mod moves;
 mod objects;
+mod security;
 mod strong;

@@ -58,6 +58,9 @@ pub(crate) struct IssueArgs {
     /// Names and addresses by which clients reach it; needed for a backend
     #[arg(long, value_name = "HOST", value_delimiter = ',')]
     pub host: Vec<String>,
+    /// Corpora of a linked store that it is for, once for each; '*' for all, as an assigner's is
+    #[arg(long, value_name = "NAME")]
+    pub corpus: Vec<String>,
     /// How long it is valid
     #[arg(long, value_name = "N", default_value_t = 90)]
     pub days: u32,

@@ -3,6 +3,7 @@
 use bytesize::ByteSize;
 use clap::{Args, Subcommand};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 #[derive(Args, Debug, Clone)]
@@ -45,6 +46,12 @@ pub(crate) struct RelayArgs {
     /// Count a restart of the database as a gap (for sessions with synchronous_commit = off)
     #[arg(long)]
     pub restart_is_gap: bool,
+    /// Serve with TLS, by the certificates in a directory (ca.pem, cert.pem, key.pem; role backend)
+    #[arg(long, value_name = "DIR", env = "TREFOIL_CERTS")]
+    pub certs: Option<PathBuf>,
+    /// With --certs: the corpus for which subscribers' certificates have to be
+    #[arg(long, value_name = "NAME", requires = "certs", default_value = "")]
+    pub corpus: String,
     /// Allow addresses off loopback without TLS
     #[arg(long)]
     pub insecure: bool,
@@ -68,6 +75,9 @@ pub(crate) struct AssignerArgs {
     /// How long a server is taken for alive after it was last heard
     #[arg(long, value_name = "DURATION", default_value = "2500ms", value_parser = humantime::parse_duration)]
     pub lease: Duration,
+    /// Serve with TLS, by the certificates in a directory (ca.pem, cert.pem, key.pem; role backend, --corpus '*')
+    #[arg(long, value_name = "DIR", env = "TREFOIL_CERTS")]
+    pub certs: Option<PathBuf>,
     /// Allow addresses off loopback without TLS
     #[arg(long)]
     pub insecure: bool,
@@ -86,6 +96,12 @@ pub(crate) struct AssignerAddressArgs {
         default_value = "127.0.0.1:7421"
     )]
     pub assigner: String,
+    /// Connect with TLS, by the certificates in a directory (role admin for what changes something)
+    #[arg(long, value_name = "DIR", env = "TREFOIL_CERTS")]
+    pub certs: Option<PathBuf>,
+    /// Allow addresses off loopback without TLS
+    #[arg(long)]
+    pub insecure: bool,
 }
 
 #[derive(Subcommand, Debug, Clone)]

@@ -53,6 +53,8 @@ pub struct LinkedOptions {
     pub memory: u64,
     /// Cores that may be used; all of them where nothing is said.
     pub cpu: Option<f64>,
+    /// Books may cross a network in the clear.
+    pub insecure: bool,
 }
 
 impl LinkedBooks {
@@ -66,6 +68,7 @@ impl LinkedBooks {
         let mut builder = Linklet::builder(CORPUS, BookMarshal)
             .replication(options.replication)
             .memory(options.memory)
+            .insecure(options.insecure)
             .listener(losses.clone());
         if let Some(cores) = options.cpu {
             builder = builder.cpu(cores);

@@ -7,7 +7,7 @@ use rcgen::{
     Issuer, KeyPair, KeyUsagePurpose, SanType,
 };
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use trefoil_tls::{Certificate, Role, Roles};
+use trefoil_tls::{Certificate, Corpora, Role, Roles, corpus_urn};
 
 /// Clocks of machines differ: a certificate is valid from a little before its making.
 const BACKDATED: Duration = Duration::from_secs(600);
@@ -25,6 +25,7 @@ pub(super) struct Wanted {
     pub name: String,
     pub hosts: Vec<String>,
     pub roles: Roles,
+    pub corpora: Corpora,
     pub days: u32,
 }
 
@@ -99,6 +100,11 @@ impl Authority {
         params.distinguished_name = common_name(&wanted.name);
         for role in wanted.roles.iter() {
             let urn = role.urn().try_into().map_err(Failure::of)?;
+            params.subject_alt_names.push(SanType::URI(urn));
+        }
+        for corpus in wanted.corpora.iter() {
+            let bad = |_| Failure::Usage(format!("--corpus {corpus}: ASCII only"));
+            let urn = corpus_urn(corpus).try_into().map_err(bad)?;
             params.subject_alt_names.push(SanType::URI(urn));
         }
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];

@@ -84,6 +84,7 @@ fn issue(args: &IssueArgs) -> Outcome {
         name: args.name.clone(),
         hosts: args.host.clone(),
         roles: trefoil_tls::Roles::default(),
+        corpora: trefoil_tls::Corpora::of(args.corpus.iter().cloned()),
         days: args.days,
     };
     wanted.roles.insert(args.role);
@@ -147,6 +148,7 @@ fn renew(args: &RenewArgs) -> Outcome {
             name: known.name,
             hosts: known.hosts,
             roles: known.roles,
+            corpora: known.corpora,
             days: args.days,
         };
         let certificate = folder.put_issued(&name, &authority.issue(&wanted)?, true)?;
@@ -199,6 +201,9 @@ fn line(place: &Path, certificate: &Certificate) -> String {
         parts.push(certificate.roles.to_string());
     }
     parts.extend(certificate.hosts.iter().cloned());
+    if !certificate.corpora.is_empty() {
+        parts.push(format!("corpora {}", certificate.corpora));
+    }
     let days = certificate.left_s(SystemTime::now()) / 86_400;
     let left = match certificate.left_s(SystemTime::now()) > 0 {
         true => format!("{days} days left"),
@@ -218,6 +223,7 @@ fn report(certificate: &Certificate) -> Value {
         "name": certificate.name,
         "serial": certificate.serial,
         "roles": roles,
+        "corpora": certificate.corpora.iter().collect::<Vec<_>>(),
         "hosts": certificate.hosts,
         "begins_unix_s": certificate.begins_s,
         "ends_unix_s": certificate.ends_s,

@@ -1,0 +1,195 @@
+//! Connections out.
+
+use crate::security::Security;
+use crate::standing::{Believed, Shown};
+use hyper_util::rt::TokioIo;
+use std::error::Error;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::SystemTime;
+use tokio::net::TcpStream;
+use tonic::codegen::Service;
+use tonic::codegen::http::Uri;
+use tonic::transport::{Channel, Endpoint};
+use trefoil_tls::{Connected, Tls};
+
+type Failed = Box<dyn Error + Send + Sync>;
+
+/// The server has a certificate that is believed, and none for this corpus.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the certificate of {host} is not for corpus \"{corpus}\": issue the server one with \
+     `trefoil cell certs issue --role backend --corpus {corpus}`"
+)]
+struct OtherCorpus {
+    host: String,
+    corpus: String,
+}
+
+impl Security {
+    /// A channel to `host:port`, as `endpoint` sets it up. It connects when first
+    /// used, and again whenever it has to, each time with the certificates of the
+    /// moment. With certificates the server's has to name `corpus`, if one is given.
+    ///
+    /// # Errors
+    /// It is no address, or one that may not be dialled without protection.
+    pub fn channel(
+        &self,
+        address: &str,
+        corpus: Option<&str>,
+        endpoint: impl FnOnce(Endpoint) -> Endpoint,
+    ) -> Result<Channel, String> {
+        Ok(match self.target(address, corpus, endpoint)? {
+            (target, None) => target.connect_lazy(),
+            (target, Some(dial)) => target.connect_with_connector_lazy(dial),
+        })
+    }
+
+    /// Likewise, and connects at once.
+    ///
+    /// # Errors
+    /// The same, or there is no connection.
+    pub async fn connect(
+        &self,
+        address: &str,
+        corpus: Option<&str>,
+        endpoint: impl FnOnce(Endpoint) -> Endpoint,
+    ) -> Result<Channel, String> {
+        let connected = match self.target(address, corpus, endpoint)? {
+            (target, None) => target.connect().await,
+            (target, Some(dial)) => target.connect_with_connector(dial).await,
+        };
+        connected.map_err(|error| with_causes(error.to_string(), error.source()))
+    }
+
+    /// The connection alone, with certificates.
+    #[cfg(test)]
+    pub(crate) async fn dial(
+        &self,
+        address: &str,
+        corpus: Option<&str>,
+    ) -> Result<Dialled, Failed> {
+        let (_, dial) = self.target(address, corpus, |endpoint| endpoint)?;
+        dial.ok_or("there are no certificates")?.connect().await
+    }
+
+    fn target(
+        &self,
+        address: &str,
+        corpus: Option<&str>,
+        endpoint: impl FnOnce(Endpoint) -> Endpoint,
+    ) -> Result<(Endpoint, Option<Dial>), String> {
+        let (host, port) = split(address)?;
+        self.check_dial(&host, address)
+            .map_err(|error| error.to_string())?;
+        let target = Endpoint::from_shared(format!("http://{address}"));
+        let target = endpoint(target.map_err(|error| error.to_string())?.tcp_nodelay(true));
+        let dial = match self {
+            Security::Loopback | Security::Plaintext => None,
+            Security::Certificates(tls) => Some(Dial {
+                tls: tls.clone(),
+                host,
+                port,
+                corpus: corpus.map(str::to_owned),
+            }),
+        };
+        Ok((target, dial))
+    }
+}
+
+/// A call's failure for people: what the server said, or why it was not reached.
+pub fn failure_text(status: &tonic::Status) -> String {
+    with_causes(status.message().to_owned(), status.source())
+}
+
+fn with_causes(mut text: String, mut source: Option<&(dyn Error + 'static)>) -> String {
+    while let Some(error) = source {
+        let more = error.to_string();
+        // A library's layer, which says nothing.
+        if more != "transport error" && !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        source = error.source();
+    }
+    text
+}
+
+/// A name or an address without brackets, and a port.
+pub(crate) fn split(address: &str) -> Result<(String, u16), String> {
+    let bad = || format!("\"{address}\" is no host:port");
+    let (host, port) = address.rsplit_once(':').ok_or_else(bad)?;
+    let bare = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
+    let port = port.parse().map_err(|_| bad())?;
+    Ok((bare.unwrap_or(host).to_owned(), port))
+}
+
+/// A connection to a server whose certificate is believed.
+pub(crate) type Dialled = Believed<Connected<TcpStream>>;
+
+#[derive(Clone)]
+struct Dial {
+    tls: Tls,
+    host: String,
+    port: u16,
+    corpus: Option<String>,
+}
+
+impl Service<Uri> for Dial {
+    type Response = TokioIo<Dialled>;
+    type Error = Failed;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Failed>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Failed>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        let dial = self.clone();
+        Box::pin(async move { dial.connect().await.map(TokioIo::new) })
+    }
+}
+
+impl Dial {
+    async fn connect(self) -> Result<Dialled, Failed> {
+        let Dial {
+            tls,
+            host,
+            port,
+            corpus,
+        } = self;
+        let stream = TcpStream::connect((host.as_str(), port)).await?;
+        stream.set_nodelay(true)?;
+        let stream = trefoil_tls::connect(&tls, &host, stream).await?;
+        let certificate = stream.certificate();
+        let certificate = certificate.ok_or("the server's certificate cannot be read")?;
+        if let Some(corpus) = corpus
+            && !certificate.corpora.has(&corpus)
+        {
+            return Err(OtherCorpus { host, corpus }.into());
+        }
+        let shown = Shown::of(&certificate);
+        shown.judge(&tls, SystemTime::now())?;
+        Ok(Believed::new(stream, tls, shown))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_taken_apart() {
+        for (address, host, port) in [
+            ("a.example:1", "a.example", 1),
+            ("10.0.0.1:65535", "10.0.0.1", 65_535),
+            ("[::1]:2", "::1", 2),
+        ] {
+            assert_eq!(split(address), Ok((host.to_owned(), port)));
+        }
+        for address in ["", "a", "a:", "a:b", "a:70000"] {
+            assert!(split(address).is_err(), "{address}");
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! Certificates between assigner, servers and callers; and who is kept out.
+
+use crate::cluster::{CORPUS, log};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType};
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tempfile::TempDir;
+use tokio_stream::{Stream, StreamExt as _};
+use tonic::{Code, Status};
+use trefoil_coordination::{
+    AssignerClient, AssignerServer, CoordinationError, JoinOptions, NodeOptions, ServerInfo,
+    Session, StoreAddress, Watcher,
+};
+use trefoil_linklet::{Drained, Linklet, PlainMarshal, Security, StartError};
+use trefoil_sharder::{Capacity, Freeze};
+use trefoil_tls::{Certificate, Role, corpus_urn};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// One authority, and what it has issued.
+struct Authority {
+    home: TempDir,
+    issuer: CertifiedIssuer<'static, KeyPair>,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let name = home.path().display().to_string();
+        params.distinguished_name.push(DnType::CommonName, name);
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        Authority { home, issuer }
+    }
+
+    fn issue(&self, name: &str, role: Role, corpora: &[&str]) -> PathBuf {
+        let mut params = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        let corpora = corpora.iter().map(|corpus| corpus_urn(corpus));
+        for urn in corpora.chain([role.urn()]) {
+            let urn = urn.try_into().unwrap();
+            params.subject_alt_names.push(SanType::URI(urn));
+        }
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        let dir = self.home.path().join(name);
+        std::fs::create_dir(&dir).unwrap();
+        put(&dir.join("ca.pem"), &self.issuer.pem());
+        put(&dir.join("cert.pem"), &certificate.pem());
+        put(&dir.join("key.pem"), &key.serialize_pem());
+        dir
+    }
+
+    fn server(&self, name: &str, corpora: &[&str]) -> Security {
+        Security::of_server(&self.issue(name, Role::Backend, corpora)).unwrap()
+    }
+
+    fn caller(&self, name: &str, role: Role, corpora: &[&str]) -> Security {
+        Security::of_caller(&self.issue(name, role, corpora)).unwrap()
+    }
+}
+
+fn put(path: &Path, text: &str) {
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+fn any() -> SocketAddr {
+    "127.0.0.1:0".parse().unwrap()
+}
+
+async fn assigner(security: Security) -> (AssignerServer, String) {
+    log();
+    let options = NodeOptions {
+        lease: SECOND,
+        step_every: Duration::from_millis(50),
+        gather: Duration::from_millis(200),
+        security,
+        ..NodeOptions::default()
+    };
+    let server = AssignerServer::start(any(), &StoreAddress::Memory, options);
+    let server = server.await.unwrap();
+    let address = server.address().to_string();
+    (server, address)
+}
+
+async fn linklet(assigner: &str, security: Security) -> Result<Linklet<String>, StartError> {
+    let builder = Linklet::builder(CORPUS, PlainMarshal).security(security);
+    builder.listen(assigner, any()).await
+}
+
+/// Whether somebody who shows this may become a server; why not.
+async fn joins(assigner: &str, security: Security) -> Result<Session, CoordinationError> {
+    let info = ServerInfo::new("127.0.0.1:9", Capacity { cpu: 1.0, bytes: 1 });
+    let options = JoinOptions {
+        timeout: SECOND,
+        security,
+        ..JoinOptions::default()
+    };
+    Session::join_with(assigner, CORPUS, info, options).await
+}
+
+/// Waits until somebody serves the key.
+async fn owner<'a>(linklets: &'a [Linklet<String>; 2], key: &[u8]) -> &'a Linklet<String> {
+    loop {
+        for linklet in linklets {
+            let point = linklet.point(key);
+            if linklet.owned().iter().any(|slice| slice.contains(point)) {
+                return linklet;
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn values_move_between_servers_that_show_certificates() {
+    let authority = Authority::new();
+    let (_assigner, address) = assigner(authority.server("assigner", &["*"])).await;
+    let linklets = [
+        linklet(&address, authority.server("one", &[CORPUS]))
+            .await
+            .unwrap(),
+        linklet(&address, authority.server("two", &[CORPUS]))
+            .await
+            .unwrap(),
+    ];
+    let key = b"user 17";
+    let first = owner(&linklets, key).await;
+    first.insert(key, "here".to_owned()).await.unwrap();
+    let leaves = first.server_id();
+    let drained = tokio::time::timeout(30 * SECOND, first.drain()).await;
+    assert_eq!(drained.unwrap(), Drained::Empty);
+    let second = owner(&linklets, key).await;
+    assert_ne!(second.server_id(), leaves);
+    let read = second.read(key, String::clone).await.unwrap();
+    assert_eq!(read.as_deref(), Some("here"));
+    // Callers see the map with a certificate for the corpus.
+    let caller = authority.caller("caller", Role::Client, &[CORPUS]);
+    let watcher = Watcher::open_with(&address, CORPUS, caller).await.unwrap();
+    let mut view = watcher.view();
+    view.wait_for(|view| view.is_assigned()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn strangers_join_nothing_and_read_nothing() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    let (_assigner, address) = assigner(authority.server("assigner", &["*"])).await;
+    for (security, why) in [
+        (Security::Loopback, ""),
+        (authority.server("news", &["news"]), "is not for corpus"),
+        (authority.server("none", &[]), "is not for corpus"),
+        (
+            authority.caller("client", Role::Client, &[CORPUS]),
+            "this needs backend",
+        ),
+        (other.server("elsewhere", &["*"]), "another authority"),
+    ] {
+        let shown = format!("{security:?}");
+        let error = joins(&address, security.clone()).await.unwrap_err();
+        assert!(error.to_string().contains(why), "{shown}: {error}");
+        let may_follow = why == "this needs backend";
+        let followed = Watcher::open_with(&address, CORPUS, security);
+        let followed = tokio::time::timeout(2 * SECOND, followed).await;
+        assert_eq!(matches!(followed, Ok(Ok(_))), may_follow, "{shown}");
+    }
+    let session = joins(&address, authority.server("right", &[CORPUS])).await;
+    session.unwrap();
+    // Only who may steer it steers it.
+    let client = |security| AssignerClient::with(address.parse().unwrap(), security);
+    let server = client(authority.server("server", &["*"]));
+    let error = server.set_freeze(CORPUS, Freeze::All).await.unwrap_err();
+    assert!(error.to_string().contains("this needs admin"), "{error}");
+    let admin = client(authority.caller("admin", Role::Admin, &[]));
+    admin.set_freeze(CORPUS, Freeze::All).await.unwrap();
+}
+
+/// An assigner that is not one for the corpus is not believed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_of_another_corpus_is_not_dialled() {
+    let authority = Authority::new();
+    let (_assigner, address) = assigner(authority.server("assigner", &["news"])).await;
+    let error = joins(&address, authority.server("one", &[CORPUS])).await;
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("is not for corpus"), "{error}");
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Hello {
+    #[prost(string, tag = "1")]
+    corpus: String,
+    #[prost(fixed64, tag = "2")]
+    from: u64,
+    #[prost(fixed64, tag = "3")]
+    to: u64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Parcel {
+    #[prost(message, optional, tag = "1")]
+    hello: Option<Hello>,
+    #[prost(bytes = "vec", repeated, tag = "2")]
+    frames: Vec<Vec<u8>>,
+}
+
+fn parcel(to: u64, frames: Vec<Vec<u8>>) -> Parcel {
+    Parcel {
+        hello: Some(Hello {
+            corpus: CORPUS.to_owned(),
+            from: 5,
+            to,
+        }),
+        frames,
+    }
+}
+
+/// Sends a frame to a linklet as another server would.
+async fn send(address: &str, to: u64, security: &Security) -> Result<(), Status> {
+    let parcel = parcel(to, vec![b"no frame".to_vec()]);
+    deliver(address, security, tokio_stream::iter([parcel])).await
+}
+
+async fn deliver(
+    address: &str,
+    security: &Security,
+    parcels: impl Stream<Item = Parcel> + Send + 'static,
+) -> Result<(), Status> {
+    let channel = security.connect(address, Some(CORPUS), |endpoint| endpoint);
+    let channel = channel.await.map_err(Status::unauthenticated)?;
+    let mut client = tonic::client::Grpc::new(channel);
+    client
+        .ready()
+        .await
+        .map_err(|error| Status::unauthenticated(error.to_string()))?;
+    let path = "/trefoil.linklet.v1.Peer/Deliver".parse().unwrap();
+    let codec = tonic_prost::ProstCodec::<Parcel, ()>::default();
+    let parcels = tonic::Request::new(parcels);
+    client
+        .client_streaming(parcels, path, codec)
+        .await
+        .map(|_| ())
+}
+
+/// The linklet's id, and where it listens to other servers.
+async fn peer_of(linklet: &Linklet<String>) -> (u64, String) {
+    let id = linklet.server_id().unwrap();
+    let mut view = linklet.view().unwrap();
+    let view = view.wait_for(|view| view.servers.contains_key(&id)).await;
+    (id.0, view.unwrap().servers[&id].address.clone())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn frames_are_taken_from_servers_of_the_corpus_only() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    let (_assigner, address) = assigner(authority.server("assigner", &["*"])).await;
+    let linklet = linklet(&address, authority.server("one", &[CORPUS]))
+        .await
+        .unwrap();
+    let (id, peer) = peer_of(&linklet).await;
+    for (security, code) in [
+        // It is heard, and says no frame.
+        (authority.server("two", &[CORPUS]), Code::InvalidArgument),
+        (authority.server("news", &["news"]), Code::PermissionDenied),
+        (
+            authority.caller("client", Role::Client, &[CORPUS]),
+            Code::PermissionDenied,
+        ),
+        (
+            authority.caller("admin", Role::Admin, &["*"]),
+            Code::PermissionDenied,
+        ),
+        (other.server("elsewhere", &["*"]), Code::Unauthenticated),
+    ] {
+        let error = send(&peer, id, &security).await.unwrap_err();
+        assert_eq!(error.code(), code, "{security:?}: {error}");
+    }
+    // In the clear there is no connection: TLS is spoken there, and nothing else.
+    let plain = send(&peer, id, &Security::Loopback).await.unwrap_err();
+    assert_ne!(plain.code(), Code::InvalidArgument, "{plain}");
+}
+
+/// A stream that stands is judged by what its certificate is worth by now.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_revoked_sends_nothing_more() {
+    let authority = Authority::new();
+    let (_assigner, address) = assigner(authority.server("assigner", &["*"])).await;
+    let one = authority.issue("one", Role::Backend, &[CORPUS]);
+    let linklet = linklet(&address, Security::of_server(&one).unwrap());
+    let linklet = linklet.await.unwrap();
+    let two = authority.issue("two", Role::Backend, &[CORPUS]);
+    let shown = trefoil_tls::read_certificates(&two.join("cert.pem")).unwrap();
+    let serial = Certificate::parse(&shown[0]).unwrap().serial;
+    let two = Security::of_server(&two).unwrap();
+    let (id, peer) = peer_of(&linklet).await;
+    for revokes in [false, true] {
+        let (one, serial) = (one.clone(), serial.clone());
+        let begins = tokio_stream::iter([parcel(id, Vec::new())]);
+        let goes_on = tokio_stream::iter([id]).then(move |id| {
+            let (one, serial) = (one.clone(), serial.clone());
+            async move {
+                tokio::time::sleep(SECOND / 2).await;
+                if revokes {
+                    std::fs::write(one.join("revoked"), serial).unwrap();
+                    tokio::time::sleep(SECOND / 10).await;
+                }
+                parcel(id, vec![b"no frame".to_vec()])
+            }
+        });
+        let error = deliver(&peer, &two, begins.chain(goes_on)).await;
+        let code = error.unwrap_err().code();
+        // What is heard is found to be no frame.
+        assert_eq!(code == Code::InvalidArgument, !revokes, "{code}");
+    }
+}
+
+#[tokio::test]
+async fn off_the_host_nothing_is_plain_unless_it_was_said() {
+    let elsewhere = "192.0.2.1:7421";
+    let error = joins(elsewhere, Security::Loopback).await.unwrap_err();
+    assert!(error.to_string().contains("in the clear"), "{error}");
+    let error = Watcher::open(elsewhere, CORPUS).await.unwrap_err();
+    assert!(error.to_string().contains("in the clear"), "{error}");
+    let builder = Linklet::builder(CORPUS, PlainMarshal);
+    let listened: Result<Linklet<String>, _> = builder
+        .listen("127.0.0.1:1", "0.0.0.0:0".parse().unwrap())
+        .await;
+    assert!(matches!(listened, Err(StartError::Exposed(_))));
+    // Nor are others told to dial what they may not.
+    let builder = Linklet::builder(CORPUS, PlainMarshal);
+    let joined: Result<Linklet<String>, _> = builder.join("127.0.0.1:1", "10.0.0.7:7400").await;
+    let error = joined.unwrap_err().to_string();
+    assert!(error.contains("10.0.0.7:7400 is not a loopback"), "{error}");
+    let options = NodeOptions::default();
+    let listened =
+        AssignerServer::start("0.0.0.0:0".parse().unwrap(), &StoreAddress::Memory, options);
+    let error = listened.await.unwrap_err().to_string();
+    assert!(error.contains("in the clear"), "{error}");
+}
