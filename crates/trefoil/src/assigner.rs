@@ -39,9 +39,7 @@ fn serve(runtime: &Runtime, args: AssignerArgs) -> Outcome {
     crate::logging::start();
     let security = Security::choose(args.certs.as_deref(), args.insecure, CertUse::Server)
         .map_err(Failure::of)?;
-    if security.check_listen(args.listen).is_err() {
-        return Err(crate::failure::off_loopback(args.listen));
-    }
+    security.check_listen(args.listen).map_err(Failure::of)?;
     let store: StoreAddress = args.store.parse().map_err(usage)?;
     let mut options = NodeOptions {
         lease: args.lease,

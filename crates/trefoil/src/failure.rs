@@ -37,15 +37,6 @@ impl Failure {
     }
 }
 
-/// The linked store's processes have no TLS.
-#[cfg(feature = "linked")]
-pub(crate) fn off_loopback(address: std::net::SocketAddr) -> Failure {
-    Failure::Failed(format!(
-        "{address} is reachable from other machines, and this release has no TLS for it: \
-         listen on 127.0.0.1, or pass --insecure if the network is trusted"
-    ))
-}
-
 /// Prints a value as JSON on one line.
 pub(crate) fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string(value).map_err(Failure::of)?;

@@ -18,9 +18,7 @@ pub(crate) fn run(args: RelayArgs) -> Outcome {
     crate::logging::start();
     let security = Security::choose(args.certs.as_deref(), args.insecure, CertUse::Server)
         .map_err(Failure::of)?;
-    if security.check_listen(args.listen).is_err() {
-        return Err(crate::failure::off_loopback(args.listen));
-    }
+    security.check_listen(args.listen).map_err(Failure::of)?;
     let access = RelayAccess {
         security,
         corpus: args.corpus.clone(),
