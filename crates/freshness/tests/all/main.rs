@@ -1,5 +1,6 @@
 //! The tests of `trefoil-freshness` from outside, as one program: a module for each subject.
 
+mod access;
 mod hub;
 mod model;
 mod notify;
