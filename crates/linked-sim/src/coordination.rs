@@ -395,6 +395,7 @@ impl Coordination {
                     version: view.assignment.version(),
                     slices: slices.collect(),
                     hot_keys: Vec::new(),
+                    unstored: Vec::new(),
                 };
                 self.assigner.hear(now, report);
             }

@@ -31,7 +31,9 @@ pub enum Effect {
     /// Values are lost: tell the application.
     Loss(Loss),
     /// A server that is to have copies could not store these. Commits of them are
-    /// not acknowledged; it is sent them again from time to time.
+    /// not acknowledged; it is sent them again from time to time
+    /// ([`Core::refusals`](crate::Core::refusals)). What could not be marshalled here is
+    /// not told.
     NotCopied {
         /// Who.
         to: ServerId,

@@ -23,6 +23,9 @@ use trefoil_sharder::{AssignmentVersion, KeyPoint, ServerId, Slice};
 /// which messages are.
 const RETRY_AFTER: u32 = 4;
 
+/// Refusals remembered of one server: one for each slice is enough.
+const REFUSING_MAX: usize = 10_000;
+
 /// A server with copies.
 #[derive(Debug, Default)]
 pub(crate) struct Follower {
@@ -39,6 +42,11 @@ pub(crate) struct Follower {
     /// confirmed. Sent again at `retry_at`, or with the next commit.
     failed: RangeSet,
     pub(crate) retry_at: Option<Duration>,
+    /// Copies of these it refused, and has not stored since: from when on.
+    refusing: BTreeMap<KeyPoint, Duration>,
+    /// Of these it was sent no value, for it could not be marshalled here: nobody
+    /// could store that.
+    unmarshalled: RangeSet,
     /// Keys committed that it is to be told of when there is room on the way to
     /// it: with what they are by then.
     untold: BTreeSet<(KeyPoint, Bytes)>,
@@ -101,6 +109,13 @@ impl Follower {
         parts
     }
 
+    /// It has a copy of this, or is not to have one any more: it refuses nothing of it.
+    fn stored(&mut self, slice: Slice) {
+        if !self.refusing.is_empty() {
+            self.refusing.retain(|point, _| !slice.contains(*point));
+        }
+    }
+
     /// Somebody else is the owner of these now.
     pub(crate) fn let_go(&mut self, ranges: &[Slice]) {
         for &slice in ranges {
@@ -110,6 +125,8 @@ impl Follower {
             self.excluding.remove(slice);
             self.refused.remove(slice);
             self.failed.remove(slice);
+            self.unmarshalled.remove(slice);
+            self.stored(slice);
             for (_, order) in &mut self.orders {
                 match order {
                     Order::Fill(set) | Order::Attach(set) | Order::Exclude(set) => {
@@ -422,6 +439,10 @@ impl Core {
         let follower = self.followers.entry(server).or_default();
         follower.held.add(part);
         follower.failed.remove(part);
+        follower.unmarshalled.remove(part);
+        for entry in scan.entries.iter().filter(|entry| entry.value.is_none()) {
+            follower.unmarshalled.add(Slice::of_point(entry.point));
+        }
         if follower.failed.is_empty() {
             follower.retry_at = None;
         }
@@ -612,6 +633,7 @@ impl Core {
                 Order::Fill(ranges) => {
                     for (slice, ()) in ranges.iter() {
                         follower.synced.add(slice);
+                        follower.stored(slice);
                     }
                     self.follow_stale = true;
                 }
@@ -624,6 +646,7 @@ impl Core {
                         follower.held.remove(slice);
                         follower.synced.remove(slice);
                         follower.excluding.remove(slice);
+                        follower.stored(slice);
                     }
                     self.follow_stale = true;
                     self.table_stale = true;
@@ -634,6 +657,9 @@ impl Core {
                     ..
                 } => {
                     let kept = follower.keeps(point);
+                    if kept {
+                        follower.stored(Slice::of_point(point));
+                    }
                     self.proposals.confirm(number, from, kept);
                 }
                 Order::Attach(_) | Order::Apply { .. } => {}
@@ -703,6 +729,12 @@ impl Core {
                 follower.synced.remove(slice);
                 follower.failed.add(slice);
                 follower.retry_at.get_or_insert(retry_at);
+                if follower.unmarshalled.has(point) {
+                    continue;
+                }
+                if follower.refusing.len() < REFUSING_MAX {
+                    follower.refusing.entry(point).or_insert(now);
+                }
                 failed.push(point);
             }
         }
@@ -738,6 +770,7 @@ impl Core {
                 for part in parts {
                     for gap in follower.held.gaps(part) {
                         follower.failed.remove(gap);
+                        follower.stored(gap);
                         released.push((server, gap));
                     }
                     // What is about to be given away waits for this commit, so
@@ -909,6 +942,28 @@ impl Core {
     pub fn is_dropping(&self, server: ServerId, point: KeyPoint) -> bool {
         let follower = self.followers.get(&server);
         follower.is_some_and(|follower| follower.excluding.has(point))
+    }
+
+    /// Copies that servers have been refusing for that long, though they were sent again:
+    /// who, and one point for each slice of the map. What cannot be marshalled here is
+    /// not among them.
+    pub fn refusals(&self, now: Duration, lasting: Duration) -> Vec<(ServerId, KeyPoint)> {
+        let Some(map) = self.map.current() else {
+            return Vec::new();
+        };
+        let mut refusals = Vec::new();
+        for (&server, follower) in &self.followers {
+            let mut end = None;
+            for (&point, &since) in &follower.refusing {
+                // The points come in order, and with them their slices.
+                if end.is_some_and(|end| point <= end) || now.saturating_sub(since) < lasting {
+                    continue;
+                }
+                end = Some(map.slice_of(point).slice.last());
+                refusals.push((server, point));
+            }
+        }
+        refusals
     }
 
     /// Who is known to have complete copies of everything that is owned here

@@ -274,15 +274,16 @@ pub(crate) async fn report<V: Send + Sync + 'static>(weak: Weak<Inner<V>>, every
         let said = inner
             .life()
             .as_ref()
-            .and_then(|life| Some((life.session.clone(), life.version()?)));
-        if let Some((session, version)) = said {
+            .and_then(|life| Some((life.session.clone(), life.version()?, life.unstored())));
+        if let Some((session, version, unstored)) = said {
             let store = &inner.store;
-            let report = store.meters.report(
+            let mut report = store.meters.report(
                 session.server_id(),
                 version,
                 std::time::Instant::now(),
                 |slice| store.table.bytes_in(slice),
             );
+            report.unstored = unstored;
             session.report(report);
         }
     }

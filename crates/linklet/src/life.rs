@@ -17,7 +17,12 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use trefoil_coordination::{Session, View};
 use trefoil_linklet_core::{Commit, Config, ConfigError, Core, Effect, Ticket, Uncertain};
-use trefoil_sharder::{AssignmentVersion, MemberState, ServerId, Slice};
+use trefoil_sharder::{
+    AssignmentVersion, MemberState, REPORT_UNSTORED_MAX, ServerId, Slice, Unstored,
+};
+
+/// What was refused for so long, and sent again meanwhile, does not end by itself soon.
+const REFUSED_FOR: Duration = Duration::from_millis(1_500);
 
 /// What a commit that waits for its replicas comes to.
 pub(crate) type Settlement = Result<Commit, Uncertain>;
@@ -245,6 +250,15 @@ impl<V: Send + Sync + 'static> Life<V> {
     /// Whether something has come up that the driver has to see to.
     pub(crate) fn news(&self) -> bool {
         self.replaced || self.drained || self.core.wanted().is_empty() != self.settled
+    }
+
+    /// Copies that others have been refusing for some time, for the assigner.
+    pub(crate) fn unstored(&self) -> Vec<Unstored> {
+        let refusals = self.core.refusals(self.objects.store.clock(), REFUSED_FOR);
+        let refusals = refusals.into_iter().take(REPORT_UNSTORED_MAX);
+        refusals
+            .map(|(server, point)| Unstored { point, server })
+            .collect()
     }
 
     pub(crate) fn core(&self) -> &Core {

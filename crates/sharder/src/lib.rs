@@ -75,8 +75,8 @@ pub use diff::{AssignmentDiff, DiffError};
 pub use key::{KeyPoint, POINTS, Slice};
 pub use known::{KnownAssignment, Learned};
 pub use report::{
-    BYTES_MAX, HotKey, Load, RATE_MAX, REPORT_HOT_KEYS_MAX, REPORT_SLICES_MAX, ReportError,
-    ServerReport, SliceLoad,
+    BYTES_MAX, HotKey, Load, RATE_MAX, REPORT_HOT_KEYS_MAX, REPORT_SLICES_MAX, REPORT_UNSTORED_MAX,
+    ReportError, ServerReport, SliceLoad, Unstored,
 };
 pub use server::{Capacity, Member, MemberState, ServerId};
 pub use version::AssignmentVersion;

@@ -90,6 +90,8 @@ pub const BYTES_MAX: f64 = (1u64 << 60) as f64;
 pub const REPORT_SLICES_MAX: usize = 100_000;
 /// Hot keys in one report.
 pub const REPORT_HOT_KEYS_MAX: usize = 1_000;
+/// Copies that cannot be stored, in one report.
+pub const REPORT_UNSTORED_MAX: usize = 1_000;
 
 /// Load of one slice on the server that reports.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -109,6 +111,16 @@ pub struct HotKey {
     pub load: Load,
 }
 
+/// A copy that a server could not store, for some seconds already: unreadable to its
+/// release, or no room. Said by the owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Unstored {
+    /// A key point for which that is so.
+    pub point: KeyPoint,
+    /// Which server.
+    pub server: ServerId,
+}
+
 /// What a server says about the last interval.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServerReport {
@@ -122,6 +134,8 @@ pub struct ServerReport {
     pub slices: Vec<SliceLoad>,
     /// The keys that it spent most on, in any order.
     pub hot_keys: Vec<HotKey>,
+    /// Copies of its keys that others cannot store.
+    pub unstored: Vec<Unstored>,
 }
 
 impl ServerReport {
@@ -139,6 +153,12 @@ impl ServerReport {
                 "{} slices and {} hot keys are more than the {REPORT_SLICES_MAX} and {REPORT_HOT_KEYS_MAX} allowed",
                 self.slices.len(),
                 self.hot_keys.len()
+            ));
+        }
+        if self.unstored.len() > REPORT_UNSTORED_MAX {
+            let count = self.unstored.len();
+            return bad(format!(
+                "{count} copies that cannot be stored are more than {REPORT_UNSTORED_MAX}"
             ));
         }
         for SliceLoad { slice, load } in &self.slices {
@@ -187,6 +207,7 @@ mod tests {
                     load,
                 }],
                 hot_keys: Vec::new(),
+                unstored: Vec::new(),
             };
             let error = report.validate().unwrap_err().to_string();
             assert_eq!(

@@ -2,7 +2,7 @@
 
 use super::{WireError, version_from, version_to};
 use crate::generated::v1;
-use trefoil_sharder::{HotKey, KeyPoint, Load, ServerId, ServerReport, Slice, SliceLoad};
+use trefoil_sharder::{HotKey, KeyPoint, Load, ServerId, ServerReport, Slice, SliceLoad, Unstored};
 
 fn load_to(load: Load) -> v1::Load {
     v1::Load {
@@ -45,6 +45,14 @@ pub(crate) fn report_to(corpus: &str, report: &ServerReport) -> v1::ReportReques
                 load: Some(load_to(hot.load)),
             })
             .collect(),
+        unstored: report
+            .unstored
+            .iter()
+            .map(|unstored| v1::Unstored {
+                point: unstored.point.0,
+                server: unstored.server.0,
+            })
+            .collect(),
     }
 }
 
@@ -75,6 +83,14 @@ pub(crate) fn report_from(message: v1::ReportRequest) -> Result<ServerReport, Wi
             .map(|hot| HotKey {
                 point: KeyPoint(hot.point),
                 load: load_from(hot.load),
+            })
+            .collect(),
+        unstored: message
+            .unstored
+            .into_iter()
+            .map(|unstored| Unstored {
+                point: KeyPoint(unstored.point),
+                server: ServerId(unstored.server),
             })
             .collect(),
     };
@@ -108,6 +124,10 @@ mod tests {
             hot_keys: vec![HotKey {
                 point: KeyPoint(77),
                 load,
+            }],
+            unstored: vec![Unstored {
+                point: KeyPoint(78),
+                server: ServerId(4),
             }],
         };
         let message = report_to("c", &report);

@@ -282,6 +282,65 @@ fn a_commit_that_was_refused_is_told_again_however_full_the_window_is() {
     assert_eq!(cluster.get(2, 5), Some(77));
 }
 
+fn is_refusal(effect: &Effect) -> bool {
+    matches!(effect, Effect::NotCopied { .. })
+}
+
+#[test]
+fn a_refusal_lasts_until_the_copy_is_stored() {
+    let config = small_chunks(Replication::Strong);
+    let mut cluster = filled(config, &[1, 2], &[&[1, 2], &[1, 2]]);
+    cluster.refuse(2, 5, true);
+    cluster.put(1, 5, 77);
+    cluster.rounds(2);
+    assert!(cluster.told(1, is_refusal));
+    assert_eq!(cluster.refusals(1), [], "it may be over soon");
+    // However often it is sent again.
+    for _ in 0..3 {
+        cluster.settle();
+        assert_eq!(cluster.refusals(1), [(ServerId(2), at(5))]);
+        assert!(!cluster.acknowledged(5));
+    }
+    cluster.refuse(2, 5, false);
+    cluster.settle();
+    assert_eq!(cluster.refusals(1), []);
+    assert!(cluster.acknowledged(5));
+    assert_eq!(cluster.get(2, 5), Some(77));
+}
+
+#[test]
+fn a_refusal_ends_when_the_copy_is_to_be_elsewhere() {
+    let config = small_chunks(Replication::Strong);
+    let mut cluster = filled(config, &[1, 2, 3], &[&[1, 2], &[1, 2]]);
+    cluster.refuse(2, 5, true);
+    cluster.put(1, 5, 77);
+    cluster.settle();
+    assert_eq!(cluster.refusals(1), [(ServerId(2), at(5))]);
+    cluster.assign(&[&[1, 3], &[1, 3]]);
+    cluster.settle();
+    assert_eq!(cluster.refusals(1), []);
+    assert!(cluster.acknowledged(5));
+    assert_eq!(cluster.get(3, 5), Some(77));
+}
+
+/// Nobody could store it, so nobody else is to be tried.
+#[test]
+fn what_cannot_be_marshalled_is_nobodys_refusal() {
+    for replication in [Replication::Eventual, Replication::Strong] {
+        let config = small_chunks(replication);
+        let mut cluster = filled(config, &[1, 2, 3], &[&[1, 2], &[1, 2]]);
+        cluster.unmarshallable(1, 5);
+        cluster.assign(&[&[1, 2, 3], &[1, 2, 3]]);
+        for _ in 0..3 {
+            cluster.settle();
+            assert!(!cluster.told(1, is_refusal), "{replication:?}");
+            assert_eq!(cluster.refusals(1), []);
+        }
+        assert_eq!(cluster.get(3, 5), None);
+        assert_eq!(cluster.get(3, 6), Some(1_006));
+    }
+}
+
 #[test]
 fn without_a_lease_nothing_is_strong() {
     let config = small_chunks(Replication::Strong);

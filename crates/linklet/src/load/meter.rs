@@ -264,6 +264,7 @@ impl Meters {
             version,
             slices,
             hot_keys,
+            unstored: Vec::new(),
         }
     }
 }

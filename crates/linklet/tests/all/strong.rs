@@ -8,7 +8,7 @@ use std::future::poll_fn;
 use std::net::TcpListener;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 use tokio::runtime::Runtime;
@@ -292,6 +292,22 @@ impl Marshal<String> for Old {
         }
         PlainMarshal.unmarshal(key, bytes)
     }
+}
+
+/// The assigner hears of it, and has somebody else keep the copy.
+#[tokio::test(flavor = "multi_thread")]
+async fn copies_that_cannot_be_stored_are_placed_elsewhere() {
+    let made = AtomicUsize::new(0);
+    let fleet = Three::with(|| {
+        let is_last = made.fetch_add(1, Ordering::SeqCst) == 2;
+        Old(Arc::new(AtomicBool::new(is_last)))
+    })
+    .await;
+    let key = fleet.copied().await;
+    let patient = fleet.linklet.patient(Duration::from_secs(60));
+    patient.insert(&key, "new form".to_owned()).await.unwrap();
+    assert!(fleet.linklet.stats().copies_refused > 0);
+    assert!(fleet.is_copied_at(&fleet.third, &key));
 }
 
 /// A rolling deployment with another form of values: what a replica cannot read

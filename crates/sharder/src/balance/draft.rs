@@ -3,6 +3,7 @@
 
 use super::history::History;
 use super::plan::{Action, Change, Churn, Note, Reason};
+use super::refusals::{Refusal, Refusals};
 use crate::assignment::AssignedSlice;
 use crate::config::BalanceConfig;
 use crate::key::{KeyPoint, Slice};
@@ -141,6 +142,10 @@ pub(crate) struct Draft<'a> {
     pub(crate) churn: Churn,
     pub(crate) changes: Vec<Change>,
     pub(crate) notes: Vec<Note>,
+    /// Who cannot store what.
+    pub(crate) refusals: Refusals,
+    /// Copies that are refused by now.
+    pub(crate) refused: Vec<Refusal>,
     scale: Scale,
 }
 
@@ -178,6 +183,8 @@ impl<'a> Draft<'a> {
             churn: Churn::default(),
             changes: Vec::new(),
             notes: Vec::new(),
+            refusals: Refusals::default(),
+            refused: Vec::new(),
             scale: Scale::default(),
         };
         for slice in &slices {
@@ -298,10 +305,15 @@ impl<'a> Draft<'a> {
         COST_MIN + (burden.keys / self.config.churn_max).max(bytes)
     }
 
-    /// Whether a server gave some of these keys away not long ago.
+    /// Whether a server gave some of these keys away not long ago, or cannot store them.
     pub(crate) fn would_return(&self, server: usize, slice: Slice) -> bool {
         let id = self.servers[server].member.id;
-        self.history.would_return(id, slice, self.now)
+        self.history.would_return(id, slice, self.now) || self.refuses(server, slice)
+    }
+
+    /// Whether a server has shown that it cannot store some of these keys.
+    pub(crate) fn refuses(&self, server: usize, slice: Slice) -> bool {
+        self.refusals.has(self.servers[server].member.id, slice)
     }
 
     /// Whether a slice has to be left alone for a while.

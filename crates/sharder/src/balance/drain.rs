@@ -59,7 +59,7 @@ fn leave(draft: &mut Draft<'_>, at: usize, from: ServerId) -> bool {
         return false;
     }
     // Where it has been not long ago is better than nowhere.
-    let to = takers::coldest(draft, at, true).or_else(|| takers::coldest(draft, at, false));
+    let to = takers::any(draft, at);
     match to {
         Some(to) => {
             let to = draft.servers[to].member.id;

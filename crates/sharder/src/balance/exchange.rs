@@ -1,7 +1,7 @@
 //! Where no single move helps, two may: a server full of big values and one
 //! full of busy keys can only both come down by giving each other something.
 //!
-//! Tried for a giver above its limit for which phase 5 has found no move. Only
+//! Tried for a giver above its limit for which phase 6 has found no move. Only
 //! the most promising slices of both sides are looked at: those in which the
 //! giver's heavier metric outweighs the other, against those where it is the
 //! other way round.

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  reports ─► LoadTable ─► estimates ─┐
-//!  members ───────────────────────────┼─► Draft ─► 1 dead ─► 2 drain ─► 3 redundancy ─► 4 merge
-//!  assignment in force ───────────────┤              ─► 5 moves ─► 6 split ─► 7 isolate ─► Plan
+//!  members ───────────────────────────┼─► Draft ─► 1 dead ─► 2 drain ─► 3 unstored ─► 4 redundancy
+//!  assignment in force ───────────────┤       ─► 5 merge ─► 6 moves ─► 7 split ─► 8 isolate ─► Plan
 //!  history (cooling, no return) ──────┘
 //! ```
 //!
@@ -25,8 +25,10 @@ mod plan;
 #[cfg(test)]
 mod properties;
 mod redundancy;
+mod refusals;
 mod split;
 mod takers;
+mod unstored;
 
 pub use plan::{
     Action, Change, Churn, Metric, Note, Obstacles, Overloaded, Plan, Reason, ServerLoad,
@@ -39,6 +41,7 @@ use crate::report::ServerReport;
 use crate::server::{Member, MemberState, ServerId};
 use draft::{Draft, DraftSlice};
 use history::History;
+use refusals::Refusals;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -46,12 +49,13 @@ use std::time::Duration;
 pub(crate) struct Phase {
     pub(crate) name: &'static str,
     pub(crate) run: fn(&mut Draft<'_>),
-    /// Whether it may run while only dead servers' slices are placed.
+    /// Whether it runs during deployments, too: without it something is not served,
+    /// or cannot be changed.
     forced: bool,
 }
 
 /// All of them, in order.
-pub(crate) const PHASES: [Phase; 7] = [
+pub(crate) const PHASES: [Phase; 8] = [
     Phase {
         name: "dead",
         run: dead::run,
@@ -61,6 +65,11 @@ pub(crate) const PHASES: [Phase; 7] = [
         name: "drain",
         run: drain::run,
         forced: false,
+    },
+    Phase {
+        name: "unstored",
+        run: unstored::run,
+        forced: true,
     },
     Phase {
         name: "redundancy",
@@ -105,6 +114,7 @@ pub struct Balancer {
     /// As of the last step.
     serving: BTreeSet<ServerId>,
     draining: BTreeSet<ServerId>,
+    refusals: Refusals,
     started: Duration,
     now: Duration,
 }
@@ -125,6 +135,7 @@ impl Balancer {
             assignment,
             serving: BTreeSet::new(),
             draining: BTreeSet::new(),
+            refusals: Refusals::default(),
             started: now,
             now,
         })
@@ -169,6 +180,7 @@ impl Balancer {
         let ahead = self.listen(reports, &mut notes, is_member);
         self.table.settle(now, self.config.half_life);
         self.table.retain(is_member);
+        self.refusals.prune(now, is_member);
         self.history.prune(
             now,
             self.config.cooldown.max(self.config.replica_hold),
@@ -212,6 +224,8 @@ impl Balancer {
             servers,
             self.draft_slices(),
         );
+        draft.refusals = self.refusals.clone();
+        draft.refused = self.refusals.current(reporting);
         let before: Vec<f64> = (0..draft.servers.len()).map(|s| draft.load(s)).collect();
         for phase in PHASES.iter().filter(|phase| phase.forced || !forced_only) {
             (phase.run)(&mut draft);
@@ -328,12 +342,19 @@ impl Balancer {
                 notes.push(Note::Report(error));
                 continue;
             }
-            if let Heard::Ahead(version) = self.table.hear(report, self.now) {
-                ahead = true;
-                notes.push(Note::Ahead {
-                    server: report.server,
-                    version,
-                });
+            match self.table.hear(report, self.now) {
+                Heard::New => {
+                    let until = self.now + self.config.no_return;
+                    self.refusals.hear(report, &self.assignment, until);
+                }
+                Heard::Repeated => {}
+                Heard::Ahead(version) => {
+                    ahead = true;
+                    notes.push(Note::Ahead {
+                        server: report.server,
+                        version,
+                    });
+                }
             }
         }
         ahead

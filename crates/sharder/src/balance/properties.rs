@@ -423,6 +423,7 @@ impl Steady {
                     version: assignment.version(),
                     slices: Vec::new(),
                     hot_keys: Vec::new(),
+                    unstored: Vec::new(),
                 };
                 for assigned in own {
                     let inside = self

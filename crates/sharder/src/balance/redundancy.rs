@@ -1,4 +1,4 @@
-//! Phase 3: every slice gets the replicas it should have, and a key that is
+//! Phase 4: every slice gets the replicas it should have, and a key that is
 //! too hot for one server gets more.
 //!
 //! Only a key with a slice of its own is replicated because of its heat: a
@@ -105,7 +105,7 @@ fn add(draft: &mut Draft<'_>, at: usize, reason: Reason) -> Added {
     }
     // A replica may come back to where one was dropped, if there is nobody
     // else: it takes part of the load, it does not chase the slice away.
-    let to = takers::coldest(draft, at, true).or_else(|| takers::coldest(draft, at, false));
+    let to = takers::any(draft, at);
     match to {
         Some(to) => {
             let to = draft.servers[to].member.id;

@@ -262,6 +262,7 @@ mod tests {
                 })
                 .collect(),
             hot_keys: Vec::new(),
+            unstored: Vec::new(),
         }
     }
 

@@ -67,6 +67,7 @@ fn report(server: u64, version: AssignmentVersion) -> ServerReport {
         version,
         slices: Vec::new(),
         hot_keys: Vec::new(),
+        unstored: Vec::new(),
     }
 }
 

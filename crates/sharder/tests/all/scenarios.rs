@@ -4,7 +4,7 @@ use std::time::Duration;
 use trefoil_sharder::{
     Action, AssignedSlice, Assignment, AssignmentVersion, BalanceConfig, Balancer, Capacity,
     Freeze, HotKey, KeyPoint, Load, Member, MemberState, Metric, Note, Overloaded, Plan, Reason,
-    ServerId, ServerReport, Slice, SliceLoad, StepError,
+    ServerId, ServerReport, Slice, SliceLoad, StepError, Unstored,
 };
 
 const MIB: u64 = 1 << 20;
@@ -17,6 +17,8 @@ struct Script {
     keys: Vec<(KeyPoint, Load)>,
     /// Who reports.
     silent: Vec<ServerId>,
+    /// Copies that cannot be stored, with who says so.
+    unstored: Vec<(ServerId, Unstored)>,
     second: u64,
 }
 
@@ -62,6 +64,7 @@ impl Script {
             members,
             keys: Vec::new(),
             silent: Vec::new(),
+            unstored: Vec::new(),
             second: 0,
         }
     }
@@ -108,6 +111,12 @@ impl Script {
             version: self.balancer.assignment().version(),
             slices: Vec::new(),
             hot_keys: Vec::new(),
+            unstored: self
+                .unstored
+                .iter()
+                .filter(|(owner, _)| *owner == server)
+                .map(|(_, unstored)| *unstored)
+                .collect(),
         };
         for assigned in self.of(server) {
             let share = 1.0 / assigned.servers.len() as f64;
@@ -226,6 +235,70 @@ fn a_slice_whose_replica_lives_loses_nothing() {
     };
     assert_eq!(count(Reason::Dead), 40);
     assert_eq!(count(Reason::TooFewReplicas), 40);
+}
+
+#[test]
+fn copies_that_cannot_be_stored_are_given_to_others() {
+    // During a deployment, too.
+    let config = BalanceConfig {
+        replicas_min: 2,
+        replicas_max: 2,
+        freeze: Freeze::OnlyDead,
+        ..BalanceConfig::default()
+    };
+    let mut script = Script::new(4, 8, config);
+    script.load_every_slice(cpu(0.02));
+    script.seconds(6);
+    let first = script.balancer.assignment().slices()[0].clone();
+    let (point, owner) = (middle(first.slice), first.servers[0]);
+    let mut refused = Vec::new();
+    // One after another refuses it: nobody gets it twice.
+    for _ in 0..3 {
+        let copy = script.servers_of(point)[1];
+        assert!(!refused.contains(&copy), "{copy} has refused it before");
+        refused.push(copy);
+        script.unstored = vec![(
+            owner,
+            Unstored {
+                point,
+                server: copy,
+            },
+        )];
+        let plan = script.second();
+        if refused.len() < 3 {
+            let reason = Reason::Unstored { server: copy };
+            assert_eq!(plan.changes.len(), 1, "{plan}");
+            assert_eq!(plan.changes[0].reason, reason);
+            let now = script.servers_of(point).to_vec();
+            assert!(now.len() == 2 && now[0] == owner && now[1] != copy);
+            // What an older map was about changes nothing.
+            assert_eq!(script.second().changes, []);
+            script.unstored = Vec::new();
+            script.seconds(3);
+        } else {
+            // Nobody is left who could: it stays, and that is told.
+            assert_eq!(plan.changes, []);
+            let servers = vec![copy];
+            assert!(
+                plan.notes.contains(&Note::CannotStore { servers }),
+                "{plan}"
+            );
+        }
+    }
+    // A new server can. That it came makes nobody forget who could not.
+    let capacity = script.members[0].capacity;
+    script.members.push(Member::serving(id(9), capacity));
+    let plan = script.second();
+    assert_eq!(plan.changes.len(), 1, "{plan}");
+    assert_eq!(script.servers_of(point), [owner, id(9)]);
+    script.seconds(30);
+    script.unstored[0].1.server = id(9);
+    assert_eq!(script.second().changes, []);
+    assert_eq!(script.servers_of(point), [owner, id(9)]);
+    // Who is not the owner says nothing of it.
+    let server = id(9);
+    script.unstored = vec![(server, Unstored { point, server })];
+    assert_eq!(script.second().changes, []);
 }
 
 #[test]

@@ -106,5 +106,6 @@ pub(crate) fn report(session: &Session, view: &View, sequence: u64) -> ServerRep
             })
             .collect(),
         hot_keys: Vec::new(),
+        unstored: Vec::new(),
     }
 }

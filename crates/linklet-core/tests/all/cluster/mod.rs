@@ -322,6 +322,12 @@ impl Cluster {
         });
     }
 
+    /// What others have been refusing for a second, according to an owner.
+    pub(crate) fn refusals(&self, id: u64) -> Vec<(ServerId, KeyPoint)> {
+        let (core, _) = &self.servers[&id];
+        core.refusals(self.now, Duration::from_secs(1))
+    }
+
     pub(crate) fn get(&self, id: u64, key: u64) -> Option<u64> {
         let (_, memory) = self.servers.get(&id)?;
         memory.values.get(&at(key)).map(|(_, value)| *value)

@@ -68,6 +68,11 @@ pub enum Reason {
     Dead,
     /// The server is about to stop.
     Draining,
+    /// A server cannot store its values.
+    Unstored {
+        /// Which.
+        server: ServerId,
+    },
     /// It has fewer replicas than it should.
     TooFewReplicas,
     /// It has more replicas than it may.
@@ -122,6 +127,7 @@ impl fmt::Display for Change {
             Reason::AllDead => write!(f, ": all who served it are dead")?,
             Reason::Dead => write!(f, ": that server is dead")?,
             Reason::Draining => write!(f, ": the server is about to stop")?,
+            Reason::Unstored { server } => write!(f, ": {server} cannot store its values")?,
             Reason::TooFewReplicas => write!(f, ": too few replicas")?,
             Reason::TooManyReplicas => write!(f, ": too many replicas")?,
             Reason::Hot { load } => write!(f, ": hot, {load:.2} of a fair share")?,

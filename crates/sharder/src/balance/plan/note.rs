@@ -49,6 +49,11 @@ pub enum Note {
         /// How many.
         slices: usize,
     },
+    /// Servers cannot store copies of some slices, and nobody else can take them.
+    CannotStore {
+        /// Which.
+        servers: Vec<ServerId>,
+    },
     /// Slices have fewer replicas than they should.
     StillTooFew {
         /// How many slices.
@@ -160,6 +165,12 @@ impl fmt::Display for Note {
             Note::StillDraining { server, slices } => {
                 write!(f, "{server} still has {slices} slice(s) to give")
             }
+            Note::CannotStore { servers } => write!(
+                f,
+                "copies that cannot be stored (no room, or another release), and that nobody \
+                 else can take: at {}",
+                List(servers)
+            ),
             Note::StillTooFew { slices, budget } => write!(
                 f,
                 "{slices} slice(s) still have too few replicas: {}",

@@ -74,6 +74,7 @@ pub fn report_all(servers: &mut [Server], keys: &Keys, rng: &mut Rng) -> Vec<Ser
                 version: assignment.version(),
                 slices,
                 hot_keys: hot_keys(server, &assignment, keys, rng),
+                unstored: Vec::new(),
             })
         })
         .collect()
