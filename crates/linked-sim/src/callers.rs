@@ -36,6 +36,10 @@ pub(crate) struct Attempt {
     /// The write, if it is one.
     write: u64,
     stored: Option<Stored>,
+    /// What it was computed from, once that was looked at.
+    base: Option<Option<u64>>,
+    /// It was begun, refused or given up: nothing comes of it any more.
+    over: bool,
     known: Option<AssignmentVersion>,
     redirects: u32,
     server: usize,
@@ -123,6 +127,8 @@ impl World<'_> {
             kind,
             write,
             stored,
+            base: None,
+            over: false,
             known: Some(map.version()),
             redirects: 0,
             server: server.0 as usize - 1,
@@ -193,6 +199,8 @@ impl World<'_> {
                         known,
                         server: to.0 as usize - 1,
                         sent: self.now,
+                        base: None,
+                        over: false,
                         ..attempt
                     }),
                     _ => self.again(&attempt),
@@ -226,8 +234,117 @@ impl World<'_> {
                 format!("request {number} got no reply in peace: {attempt:?}"),
             ));
         }
+        if self.profile.updates && self.rng.chance(700) {
+            let delay = self.rng.micros(100, 2_000);
+            self.after(delay, Event::Cancel(attempt.server, number));
+        }
         self.again(&attempt);
         Ok(())
+    }
+
+    /// Its caller has gone, which drops the call.
+    pub(crate) fn cancelled(&mut self, at: usize, number: usize) {
+        let key = self.attempts[number].key;
+        if self.servers[at].turns.cancel(key, number) {
+            trace!(self, "server {} drops {number}", at + 1);
+            self.servers[at].core.forget_request(Ticket(number as u64));
+            self.end_turn(at, number);
+        }
+    }
+
+    /// An attempt has come to its end at a server: the next one looks at the key.
+    pub(crate) fn end_turn(&mut self, at: usize, number: usize) {
+        let key = self.attempts[number].key;
+        self.attempts[number].over = true;
+        if let Some(next) = self.servers[at].turns.end(key, number) {
+            self.after(Duration::ZERO, Event::Request(at, next));
+        }
+    }
+
+    /// A change that depends on what is there: its turn, a look, and some time later
+    /// the proposal. `None`: it may be proposed now.
+    fn update(
+        &mut self,
+        at: usize,
+        number: usize,
+        request: &Request,
+    ) -> Option<Result<(), Broken>> {
+        let key = self.attempts[number].key;
+        if self.attempts[number].over {
+            // Woken twice.
+            return Some(Ok(()));
+        }
+        if !self.servers[at].turns.take(key, number) {
+            return Some(Ok(()));
+        }
+        let point = request.point;
+        let name = self.truth.keys[key].key.clone();
+        let seen = self.servers[at].memory.read(point, &name);
+        match self.attempts[number].base {
+            Some(base) if base == seen => None,
+            Some(_) => {
+                // It was moved or lost in between: a conflict.
+                self.end_turn(at, number);
+                self.reply(number, Outcome::Refused);
+                Some(self.pump(at))
+            }
+            None => {
+                let server = &mut self.servers[at];
+                let clock = server.clock(self.now);
+                let decision = server.core.request(clock, &mut server.memory, request);
+                let result = match decision {
+                    Decision::Serve { token } => self.look(at, number, token, seen),
+                    Decision::Wait => Ok(()),
+                    Decision::Redirect { to, .. } => {
+                        self.end_turn(at, number);
+                        let map = self.servers[at].map.clone();
+                        self.reply(number, Outcome::Redirect(to, map));
+                        Ok(())
+                    }
+                    Decision::ServeCopy | Decision::Refused(_) => {
+                        self.end_turn(at, number);
+                        self.reply(number, Outcome::Refused);
+                        Ok(())
+                    }
+                };
+                Some(result.and_then(|()| self.pump(at)))
+            }
+        }
+    }
+
+    fn look(
+        &mut self,
+        at: usize,
+        number: usize,
+        token: AssignmentVersion,
+        seen: Option<u64>,
+    ) -> Result<(), Broken> {
+        let key = self.attempts[number].key;
+        if self.is_owner(at, key, token)? {
+            self.truth.read(key, seen)?;
+        }
+        trace!(self, "{number} is computed from {seen:?}");
+        self.attempts[number].base = Some(seen);
+        let delay = self.rng.micros(0, 1_500);
+        self.after(delay, Event::Request(at, number));
+        Ok(())
+    }
+
+    /// A change takes effect: of what was it computed?
+    fn check_base(&self, number: usize) -> Result<(), Broken> {
+        let Attempt {
+            key, write, base, ..
+        } = self.attempts[number];
+        let current = self.truth.keys[key].current;
+        match base {
+            Some(base) if base != current => Err((
+                Property::Lost,
+                format!(
+                    "write {write} of key {key} was computed from {base:?}, and took the place of {current:?}"
+                ),
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// A server deals with a request, as the runtime does: by the table, and
@@ -238,8 +355,6 @@ impl World<'_> {
             let truth = &self.truth.keys[attempt.key];
             (truth.point, truth.key.clone())
         };
-        let server = &mut self.servers[at];
-        let clock = server.clock(self.now);
         let request = Request {
             ticket: Ticket(number as u64),
             point,
@@ -251,6 +366,12 @@ impl World<'_> {
             known: attempt.known,
         };
         let commits = request.access == Access::Commit;
+        let updates = commits && self.profile.updates;
+        if updates && let Some(done) = self.update(at, number, &request) {
+            return done;
+        }
+        let server = &mut self.servers[at];
+        let clock = server.clock(self.now);
         let table = server.core.table();
         let in_time = table.serve_until().is_none_or(|until| clock < until);
         let decision = match table.status(point) {
@@ -286,6 +407,8 @@ impl World<'_> {
                     .propose(clock, memory, &request, key.clone(), operation);
                 if matches!(decision, Decision::Serve { .. }) {
                     self.truth.begin(attempt.write);
+                    server.turns.propose(attempt.key, number);
+                    self.attempts[number].over = true;
                 } else {
                     server.memory.proposed.remove(&request.ticket);
                 }
@@ -298,6 +421,9 @@ impl World<'_> {
             "server {} decides about {number}: {decision:?}",
             at + 1
         );
+        if updates && matches!(decision, Decision::Redirect { .. } | Decision::Refused(_)) {
+            self.end_turn(at, number);
+        }
         match decision {
             Decision::Serve { .. } if commits => {}
             Decision::Serve { token } => self.read(at, number, token)?,
@@ -378,14 +504,16 @@ impl World<'_> {
     }
 
     /// A proposed commit was made visible, but too few servers have it.
-    pub(crate) fn settled_thin(&mut self, at: usize, ticket: Ticket) {
+    pub(crate) fn settled_thin(&mut self, at: usize, ticket: Ticket) -> Result<(), Broken> {
         let Attempt { key, write, .. } = self.attempts[ticket.0 as usize];
         let truth = &self.truth.keys[key];
         if self.servers[at].token(truth.point) == truth.epoch {
+            self.check_base(ticket.0 as usize)?;
             self.truth.done(write);
             self.truth.keys[key].copies = 0;
             self.stats.thin += 1;
         }
+        Ok(())
     }
 
     /// A proposed commit was made visible.
@@ -408,6 +536,7 @@ impl World<'_> {
             self.stats.void += 1;
             return Ok(());
         }
+        self.check_base(ticket.0 as usize)?;
         self.truth.done(write);
         let expected = has_value.then_some(write);
         let truth = &self.truth.keys[index];

@@ -7,6 +7,7 @@
 //!    coordination  leases, the assigner or maps at random, outages
 //!    server        a core, its values, its clock
 //!    callers       requests, redirects, time-outs; how a server serves
+//!      turns         changes that depend on what was there, one after the other
 //!    truth         the newest commit of every key, known to nobody else
 //!  profile       which troubles, how often: drawn from the seed
 //!  many          seeds
@@ -15,9 +16,9 @@
 //! What is checked: [`Property`]. Faults: frames lost, repeated, late and out
 //! of order, servers parted from each other or from the coordination, crashes,
 //! servers stopped past their lease and continued, clocks that run
-//! differently, slow handovers, windows that are smaller than what is to be sent,
-//! drains, servers that join, an assigner that is down, values that cannot be
-//! marshalled or stored. After 5 s everything is
+//! differently, slow handovers, drains, servers that join, an assigner that is
+//! down, values that cannot be marshalled or stored, callers that give up, machines
+//! that were suspended, windows smaller than what is to be sent. After 5 s everything is
 //! well; 4 s later one server dies, and within 5 s everything is owned again.
 //!
 //! A violation names its seed and the command that replays it step by step.
@@ -30,6 +31,7 @@ mod rng;
 mod server;
 mod stats;
 mod truth;
+mod turns;
 mod violation;
 mod world;
 

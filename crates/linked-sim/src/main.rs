@@ -29,6 +29,9 @@ struct Args {
     /// Copies, many keys, maps that change all the time, and windows that are always full.
     #[arg(long, conflicts_with_all = ["pauses", "assigners", "rush"])]
     windows: bool,
+    /// Many callers that change few keys from what is there, and give up now and then, in strong mode.
+    #[arg(long, conflicts_with_all = ["pauses", "assigners", "rush", "windows"])]
+    updates: bool,
 }
 
 fn main() -> ExitCode {
@@ -38,6 +41,7 @@ fn main() -> ExitCode {
         () if args.rush => Runs::Rush,
         () if args.assigners => Runs::Assigners,
         () if args.windows => Runs::Windows,
+        () if args.updates => Runs::Updates,
         () => Runs::Any,
     };
     let begin = Instant::now();

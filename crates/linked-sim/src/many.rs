@@ -23,6 +23,9 @@ pub enum Runs {
     Rush,
     /// Copies, many keys, maps that change all the time, and windows that are always full.
     Windows,
+    /// Strong mode; many callers change few keys, each from what is there, and give up
+    /// now and then.
+    Updates,
 }
 
 /// Runs one seed; `trace` receives a line for every step.
@@ -34,6 +37,7 @@ pub fn run_seed(runs: Runs, seed: u64, trace: Trace<'_>) -> Result<Stats, Violat
         Runs::Assigners => Profile::assigners(&mut rng),
         Runs::Rush => Profile::rush(&mut rng),
         Runs::Windows => Profile::windows(&mut rng),
+        Runs::Updates => Profile::updates(&mut rng),
     };
     let outcome = catch_unwind(AssertUnwindSafe(|| world::run(profile, rng, trace)));
     let violation = |property, message| Violation {

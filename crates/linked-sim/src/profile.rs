@@ -70,6 +70,8 @@ pub(crate) struct Profile {
     /// Bytes on the way from one server to another, above which nothing but what is
     /// urgent is sent. A value and its frame are some eighty bytes.
     pub(crate) window_bytes: usize,
+    /// Changes depend on what was there, and callers that give up say so.
+    pub(crate) updates: bool,
 }
 
 /// More than there ever is to send.
@@ -118,6 +120,7 @@ impl Profile {
             chunk_entries: rng.pick(&[1, 2, 100]),
             copies_min: rng.pick(&[1, 2, 2, 2]),
             window_bytes: WINDOW_WIDE,
+            updates: false,
         };
         // Of every second seed; without another draw, so that seeds stay what they are.
         let window_bytes = match profile.keys % 4 {
@@ -193,6 +196,25 @@ impl Profile {
             unreadable: 0,
             picky: 0,
             window_bytes: rng.pick(&[60, 120, 200, 400]),
+            ..Profile::draw(rng)
+        }
+    }
+
+    /// Many callers that change few keys, each from what is there, while maps change,
+    /// servers die and callers give up.
+    pub(crate) fn updates(rng: &mut Rng) -> Self {
+        Profile {
+            replication: Replication::Strong,
+            servers: 3 + rng.below(3),
+            replicas: 2,
+            keys: 1 + rng.below(2),
+            callers: 6 + rng.below(6),
+            copy_reads: 2,
+            changes: 200 + rng.below(500) as u32,
+            unmarshallable: 0,
+            unreadable: 0,
+            picky: 0,
+            updates: true,
             ..Profile::draw(rng)
         }
     }

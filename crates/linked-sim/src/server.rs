@@ -2,10 +2,12 @@
 
 use crate::coordination::View;
 use crate::profile::Profile;
+use crate::turns::Turns;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use trefoil_linklet_core::mutants::{self, Mutant};
 use trefoil_linklet_core::{
     Config, Core, Entry, Limit, NotStored, Operation, Replication, Scan, Table, Ticket, Values,
 };
@@ -159,12 +161,17 @@ pub(crate) struct Server {
     pub(crate) replaced: bool,
     pub(crate) draining: bool,
     pub(crate) paused: bool,
+    pub(crate) paused_at: Duration,
     /// The coordination cannot be reached.
     pub(crate) cut: bool,
     /// Taken for dead by the coordination, whether it knows or not.
     pub(crate) expired: bool,
     drift_ppm: i64,
     offset: Duration,
+    /// How long its machine was suspended, of which its clock must not know nothing.
+    pub(crate) suspended: Duration,
+    /// Whose turn it is to change a key.
+    pub(crate) turns: Turns,
     /// The earliest tick that is scheduled.
     pub(crate) tick_at: Option<Duration>,
     pub(crate) lease_until: Duration,
@@ -208,10 +215,13 @@ impl Server {
             replaced: false,
             draining: false,
             paused: false,
+            paused_at: Duration::ZERO,
             cut: false,
             expired: false,
             drift_ppm,
             offset,
+            suspended: Duration::ZERO,
+            turns: Turns::default(),
             tick_at: None,
             lease_until: Duration::ZERO,
             granted: None,
@@ -222,9 +232,17 @@ impl Server {
         }
     }
 
+    /// Time of which its clock knows nothing.
+    fn unseen(&self) -> Duration {
+        match mutants::is(Mutant::ClockStopsAsleep) {
+            true => self.suspended,
+            false => Duration::ZERO,
+        }
+    }
+
     /// What its clock shows.
     pub(crate) fn clock(&self, now: Duration) -> Duration {
-        let micros = now.as_micros() as i64;
+        let micros = now.saturating_sub(self.unseen()).as_micros() as i64;
         self.offset + Duration::from_micros((micros + micros * self.drift_ppm / 1_000_000) as u64)
     }
 
@@ -232,7 +250,7 @@ impl Server {
     pub(crate) fn when(&self, clock: Duration) -> Duration {
         let micros = clock.saturating_sub(self.offset).as_micros() as i64;
         let micros = micros * 1_000_000 / (1_000_000 + self.drift_ppm);
-        Duration::from_micros(micros as u64 + 2)
+        self.unseen() + Duration::from_micros(micros as u64 + 2)
     }
 
     pub(crate) fn learn(&mut self, map: &Arc<Assignment>) {

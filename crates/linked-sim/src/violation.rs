@@ -17,6 +17,8 @@ pub enum Property {
     Copied,
     /// Two servers served one key at once.
     OneOwner,
+    /// A change that was computed from a value took the place of another one.
+    Lost,
     /// A fencing token did not grow with a new owner.
     Token,
     /// An acknowledged commit was lost and not reported exactly once.
@@ -42,6 +44,7 @@ impl fmt::Display for Property {
             Property::Undone => "undone",
             Property::Copied => "copied",
             Property::OneOwner => "one owner",
+            Property::Lost => "lost update",
             Property::Token => "token",
             Property::Reported => "reported",
             Property::Moved => "moved",
@@ -80,6 +83,7 @@ impl fmt::Display for Violation {
             Runs::Assigners => "--assigners ",
             Runs::Rush => "--rush ",
             Runs::Windows => "--windows ",
+            Runs::Updates => "--updates ",
         };
         write!(
             f,

@@ -38,6 +38,8 @@ pub(crate) enum Event {
     CallerTold(usize, Arc<Assignment>),
     Act(usize),
     Timeout(usize),
+    /// To a server: the caller of an attempt has gone.
+    Cancel(usize, usize),
     Assign,
     Fault,
     Resume(usize),
@@ -211,6 +213,7 @@ impl World<'_> {
         match event {
             Event::Frame(at, ..)
             | Event::Request(at, _)
+            | Event::Cancel(at, _)
             | Event::Again(at, _)
             | Event::Tick(at)
             | Event::Renew(at)
@@ -280,6 +283,10 @@ impl World<'_> {
                 Ok(())
             }
             Event::Timeout(attempt) => self.timed_out(attempt),
+            Event::Cancel(at, attempt) => {
+                self.cancelled(at, attempt);
+                Ok(())
+            }
             Event::Assign => {
                 self.assign();
                 Ok(())
@@ -333,11 +340,12 @@ impl World<'_> {
                         }
                         Err(why) => {
                             if matches!(why, Uncertain::TooFewCopies { .. }) {
-                                self.settled_thin(at, ticket);
+                                self.settled_thin(at, ticket)?;
                             }
                             Outcome::Unknown
                         }
                     };
+                    self.end_turn(at, ticket.0 as usize);
                     self.reply(ticket.0 as usize, outcome);
                 }
                 Effect::Loss(loss) => losses.push(loss),
@@ -564,6 +572,7 @@ impl World<'_> {
                 if !self.servers[at].paused {
                     trace!(self, "{id} is stopped for {length:?}");
                     self.servers[at].paused = true;
+                    self.servers[at].paused_at = self.now;
                     self.after(length, Event::Resume(at));
                 }
             }
@@ -610,6 +619,8 @@ impl World<'_> {
         }
         let id = self.servers[at].id;
         trace!(self, "{id} goes on");
+        let server = &mut self.servers[at];
+        server.suspended += self.now.saturating_sub(server.paused_at);
         self.stats.pauses += 1;
         let deferred = std::mem::take(&mut self.deferred);
         for (server, event) in deferred {

@@ -46,11 +46,15 @@ pub enum Mutant {
     DealtAtOnce,
     /// It takes back who was struck off before.
     StruckOffReturns,
+    /// The clock of a machine stands still while it is suspended.
+    ClockStopsAsleep,
+    /// A key may be changed again as soon as the caller who began a change has gone.
+    TurnEndsWithItsCaller,
 }
 
 impl Mutant {
     /// Every mutant.
-    pub const ALL: [Mutant; 19] = [
+    pub const ALL: [Mutant; 21] = [
         Mutant::NotEverybodyAsked,
         Mutant::PromiseForgotten,
         Mutant::ServedInTransit,
@@ -70,6 +74,8 @@ impl Mutant {
         Mutant::DealtAtOnce,
         Mutant::StruckOffReturns,
         Mutant::WindowIgnored,
+        Mutant::ClockStopsAsleep,
+        Mutant::TurnEndsWithItsCaller,
     ];
 }
 

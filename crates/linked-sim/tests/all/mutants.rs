@@ -25,10 +25,11 @@ const ASSIGNERS: [Mutant; 3] = [
 
 #[track_caller]
 fn shows(mutant: Mutant, properties: &[Property]) {
-    let runs = if ASSIGNERS.contains(&mutant) {
-        Runs::Assigners
-    } else {
-        Runs::Any
+    let runs = match mutant {
+        Mutant::ClockStopsAsleep => Runs::Pauses,
+        Mutant::TurnEndsWithItsCaller => Runs::Updates,
+        _ if ASSIGNERS.contains(&mutant) => Runs::Assigners,
+        _ => Runs::Any,
     };
     let found = (0..SEEDS).find_map(|seed| {
         mutants::set(Some(mutant));
@@ -78,5 +79,7 @@ each! {
     longer_leases_are_waited_for: LeaseLengthForgotten => OneOwner | Token | Fresh | Reported;
     nothing_is_dealt_before_leases_end: DealtAtOnce => OneOwner | Token | Fresh | Reported;
     who_was_struck_off_stays_so: StruckOffReturns => OneOwner | Token | Fresh | Reported;
+    leases_end_while_a_machine_is_suspended: ClockStopsAsleep => OneOwner | Token | Fresh;
+    a_turn_goes_along_with_its_proposal: TurnEndsWithItsCaller => Lost;
     new_owners_hear_of_copies: HoldersForgotten => Fresh | Reported | Undone | Drained;
 }

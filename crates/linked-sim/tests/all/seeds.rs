@@ -53,6 +53,15 @@ fn windows_that_are_always_full() {
     assert!(stats.moves > 10_000 && stats.crashes > 300, "{stats:?}");
 }
 
+/// Nobody's change is overwritten by one that was computed before it: with callers
+/// that give up, owners that die, and maps that change.
+#[test]
+fn changes_that_depend_on_what_is_there() {
+    let stats = clean(Runs::Updates, 6_000_000, 500);
+    assert!(stats.commits > 5_000 && stats.crashes > 100, "{stats:?}");
+    assert!(stats.moves > 1_000 && stats.replaced > 50, "{stats:?}");
+}
+
 /// Two assigners that lead in turn and grant leases of different lengths, or one
 /// whose store forgets everything.
 #[test]
