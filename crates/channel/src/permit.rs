@@ -94,6 +94,7 @@ mod tests {
     fn who_may_do_what() {
         let now = UNIX_EPOCH + Duration::from_secs(1_000);
         let caller = |roles: Roles, corpora: &[&str], ends_s| Caller {
+            serial: "01".to_owned(),
             name: "somebody".to_owned(),
             roles,
             corpora: Corpora::of(corpora.iter().map(|corpus| (*corpus).to_owned())),
