@@ -227,9 +227,46 @@ impl<const N: usize> Get<N> {
             }
             return;
         }
-        let lacking = replicas.iter().find_map(|replica| replica.lacking);
-        if self.spend(lacking.unwrap_or(RetryCause::Connection)) {
+        let moves = self.is_any_moving();
+        if self.spend_as(self.cause_of_silence(), moves) {
+            if moves {
+                // What the others say without one that is there in a moment is no loss of
+                // quorum.
+                self.mark_moving();
+            }
             self.win_back();
+        }
+    }
+
+    /// Whether one of three gives no vote because it moves to another process, or follows a
+    /// configuration: it has its memory, and votes again in a moment.
+    fn is_any_moving(&self) -> bool {
+        N > 2 && self.is_lacking(RetryCause::ConfigChanged)
+    }
+
+    fn is_lacking(&self, cause: RetryCause) -> bool {
+        let mut replicas = self.replicas.iter();
+        replicas.any(|replica| replica.lacking == Some(cause))
+    }
+
+    /// Why too few vote, whichever of them comes first. One that moves is waited for,
+    /// whatever the others lack. One that recovers needs the others for that: beside one
+    /// that is gone it is not.
+    fn cause_of_silence(&self) -> RetryCause {
+        use RetryCause::{ConfigChanged, Connection, Recovering};
+        if self.is_lacking(ConfigChanged) {
+            return ConfigChanged;
+        }
+        let lacking = || self.replicas.iter().filter_map(|replica| replica.lacking);
+        let gone = lacking().find(|cause| *cause != Recovering);
+        gone.or_else(|| lacking().next()).unwrap_or(Connection)
+    }
+
+    fn mark_moving(&mut self) {
+        for (number, replica) in self.replicas.iter().enumerate() {
+            if replica.lacking == Some(RetryCause::ConfigChanged) {
+                self.awaited |= 1 << number;
+            }
         }
     }
 
@@ -432,6 +469,7 @@ impl<const N: usize> Get<N> {
                 let replica = &mut self.replicas[number];
                 replica.work = match replica.lacking {
                     Some(RetryCause::Lease | RetryCause::Connection) => Work::Reconnect,
+                    Some(RetryCause::ConfigChanged) if N > 2 => Work::RefreshConfig,
                     _ => Work::Lookup,
                 };
             }

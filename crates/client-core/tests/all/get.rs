@@ -13,11 +13,11 @@ use trefoil_layout::op::{Expected, Found, LookupAnswer, Rejection};
 use trefoil_layout::{IndexEntry, KeyHash, Pointer, Version};
 
 const KEY: &[u8] = b"key";
-const HASH: KeyHash = KeyHash { place: 5, tag: 9 };
+pub(crate) const HASH: KeyHash = KeyHash { place: 5, tag: 9 };
 const NOW_MS: u64 = 1_000;
 const ABSENT: IndexVote = IndexVote::Absent { epoch: 1 };
 
-fn v(time_ns: u64) -> Version {
+pub(crate) fn v(time_ns: u64) -> Version {
     Version::new(time_ns, 1, 0)
 }
 
@@ -50,7 +50,7 @@ fn bytes_of(key: &[u8], time_ns: u64, expiry_ms: u64) -> Vec<u8> {
     bytes
 }
 
-fn check() -> DataCheck<'static> {
+pub(crate) fn check() -> DataCheck<'static> {
     DataCheck {
         key: KEY,
         now_ms: NOW_MS,
@@ -59,17 +59,17 @@ fn check() -> DataCheck<'static> {
 }
 
 /// The machine and its script.
-struct Script<const N: usize>(Get<N>);
+pub(crate) struct Script<const N: usize>(pub(crate) Get<N>);
 
 impl<const N: usize> Script<N> {
     fn new() -> Self {
         Self::with(&Plan::frugal(0), Limits::until(u64::MAX))
     }
-    fn with(plan: &Plan<N>, limits: Limits) -> Self {
+    pub(crate) fn with(plan: &Plan<N>, limits: Limits) -> Self {
         Script(Get::new(plan, HASH, limits, 0))
     }
     #[track_caller]
-    fn asks(&mut self, step: GetStep) -> &mut Self {
+    pub(crate) fn asks(&mut self, step: GetStep) -> &mut Self {
         assert_eq!(self.0.poll(0), step);
         self
     }
@@ -98,14 +98,14 @@ impl<const N: usize> Script<N> {
         self.0.handle_index(replica, vote);
         self
     }
-    fn votes(&mut self, replica: usize, time_ns: u64, epoch: u32) -> &mut Self {
+    pub(crate) fn votes(&mut self, replica: usize, time_ns: u64, epoch: u32) -> &mut Self {
         self.index(replica, present(replica, time_ns, epoch))
     }
-    fn absent(&mut self, replica: usize) -> &mut Self {
+    pub(crate) fn absent(&mut self, replica: usize) -> &mut Self {
         self.index(replica, ABSENT)
     }
     /// A message is answered with version `time_ns`.
-    fn answers(&mut self, replica: usize, time_ns: u64) -> &mut Self {
+    pub(crate) fn answers(&mut self, replica: usize, time_ns: u64) -> &mut Self {
         let data = bytes_of(KEY, time_ns, 0);
         let found = Found::Present {
             version: v(time_ns),
@@ -115,30 +115,30 @@ impl<const N: usize> Script<N> {
         self.0.handle_answer(replica, &answer, &check());
         self
     }
-    fn answers_absent(&mut self, replica: usize) -> &mut Self {
+    pub(crate) fn answers_absent(&mut self, replica: usize) -> &mut Self {
         let found = Found::Absent;
         let answer = LookupAnswer { epoch: 1, found };
         self.0.handle_answer(replica, &answer, &check());
         self
     }
-    fn data(&mut self, replica: usize, time_ns: u64) -> &mut Self {
+    pub(crate) fn data(&mut self, replica: usize, time_ns: u64) -> &mut Self {
         self.bytes(replica, &bytes_of(KEY, time_ns, 0))
     }
     fn bytes(&mut self, replica: usize, bytes: &[u8]) -> &mut Self {
         self.0.handle_data(replica, bytes, &check());
         self
     }
-    fn fails(&mut self, replica: usize, failure: Failure) -> &mut Self {
+    pub(crate) fn fails(&mut self, replica: usize, failure: Failure) -> &mut Self {
         self.0.handle_failure(replica, failure);
         self
     }
     #[track_caller]
-    fn hit(&mut self, replica: usize, time_ns: u64) -> &mut Self {
+    pub(crate) fn hit(&mut self, replica: usize, time_ns: u64) -> &mut Self {
         let version = v(time_ns);
         self.asks(GetStep::Done(GetOutcome::Hit { version, replica }))
     }
     #[track_caller]
-    fn miss(&mut self, reason: MissReason) -> &mut Self {
+    pub(crate) fn miss(&mut self, reason: MissReason) -> &mut Self {
         self.asks(GetStep::Done(GetOutcome::Miss { reason }))
     }
     #[track_caller]

@@ -3,4 +3,5 @@
 mod cas;
 mod decisions;
 mod get;
+mod moves;
 mod mutations;
