@@ -343,7 +343,7 @@ impl<const N: usize> Get<N> {
     /// and to the caller it is a miss either way. Three different values may be three
     /// mutations on their way: who is careful tells by their age.
     /// Two that agree but for the epoch are being told another one, because the third
-    /// recovers: that is over in a moment.
+    /// recovers: that is over in a moment. So is it where the third moves to another process.
     fn no_two_agree(&mut self) {
         if differ_by_epoch(&self.votes) {
             if self.spend(RetryCause::Epoch) {
@@ -368,7 +368,13 @@ impl<const N: usize> Get<N> {
         } else {
             may_stay && self.still_count > STILL_ROUND_COUNT
         };
-        if is_still && may_end {
+        if is_still && may_end && self.is_any_moving() {
+            // The third vote is there in a moment. Who writes may not take what one of two
+            // holds for what nobody has; who reads waits as long as the retries last.
+            if self.spend_as(RetryCause::ConfigChanged, self.is_careful) {
+                self.win_back();
+            }
+        } else if is_still && may_end {
             if !self.await_missing() {
                 self.retry.count(RetryCause::Inquorate);
                 self.finish_miss(MissReason::Inquorate);
@@ -603,9 +609,10 @@ impl<const N: usize> Get<N> {
         let is_heard = |vote: &&Vote| matches!(vote, Vote::Present { .. } | Vote::Absent { .. });
         let heard = self.votes.iter().filter(is_heard).count();
         // Who asks carefully must not take what is on its way for a miss, nor what one
-        // replica says while the others are silent for a disagreement.
+        // replica says while the others are silent for a disagreement, nor what two say
+        // while the third may yet decide.
         let enough = if self.is_careful { Self::quorum() } else { 1 };
-        let may_end = self.is_at_rest() || !self.is_careful;
+        let may_end = !self.is_careful || self.is_at_rest() && !self.may_third_vote();
         let is_miss = heard >= enough && !agreed && may_end && !self.is_awaiting();
         self.outcome = Some(if Self::quorum() > 1 && is_miss {
             GetOutcome::Miss {
@@ -616,6 +623,11 @@ impl<const N: usize> Get<N> {
                 cause: GetFailure::GaveUp(give_up),
             }
         });
+    }
+
+    /// Whether a replica is being asked, or moves to another process.
+    fn may_third_vote(&self) -> bool {
+        self.votes.contains(&Vote::Open) || self.is_any_moving()
     }
 
     /// Whether a replica is waited for that has not voted.

@@ -1,12 +1,13 @@
 //! Lookups that meet replicas which move to other processes: they refuse, and serve again in
 //! a moment.
 
-use crate::get::{Script, check};
-use trefoil_client_core::cas::Looked;
+use crate::get::{Script, check, v};
+use trefoil_client_core::cas::{AT_REST_NS, Looked};
 use trefoil_client_core::get::{
     Failure, GetFailure, GetOutcome, GetStep, MissReason, Plan, Strategy,
 };
 use trefoil_client_core::retry::{GiveUp, Limits};
+use trefoil_layout::Version;
 use trefoil_layout::op::{Found, LookupAnswer, Rejection};
 
 /// What a replica says.
@@ -139,4 +140,50 @@ fn one_that_recovers_is_not_waited_for_beside_one_that_is_gone() {
         }
         get.miss(MissReason::Inquorate);
     }
+}
+
+/// The third has its memory, and decides in a moment: what the first holds may have been
+/// acknowledged by the two of them, and evicted by the second.
+#[test]
+fn who_writes_waits_for_the_third_that_moves() {
+    use Says::{Holds, Moves, Nothing};
+    let plan = || by_call().careful(AT_REST_NS + 6, Version::ZERO);
+    let says = [Holds(5), Moves, Nothing];
+    let mut get = Script::<3>::with(&plan(), Limits::until(1_000));
+    let (counts, outcome) = get.goes_on(says, 2_000);
+    assert_eq!(outcome, None);
+    assert!(counts.asked[1] > 100, "{counts:?}");
+    // Also while it is asked.
+    for _ in 0..20 {
+        fails_at_the_deadline(Script(get.0.clone()));
+        get.goes_on(says, 1);
+    }
+    // It has moved.
+    let (_, outcome) = get.goes_on([Holds(5), Holds(5), Nothing], 100);
+    let hit = |replica| GetOutcome::Hit {
+        version: v(5),
+        replica,
+    };
+    assert!([0, 1].map(hit).map(Some).contains(&outcome), "{outcome:?}");
+    // To a reader it is a miss, once the retries are spent.
+    let mut get = Script::<3>::with(&by_call().at(AT_REST_NS + 6), Limits::until(1_000));
+    let (counts, outcome) = get.goes_on(says, 2_000);
+    let reason = MissReason::Inquorate;
+    assert_eq!(outcome, Some(GetOutcome::Miss { reason }));
+    assert!(counts.asked[1] > 20, "{counts:?}");
+}
+
+/// What one replica that is asked has not answered yet is not left out either.
+#[test]
+fn who_writes_knows_of_no_disagreement_before_the_third_has_answered() {
+    let plan = by_call().careful(AT_REST_NS + 6, Version::ZERO);
+    let mut get = Script::<3>::with(&plan, Limits::until(1_000));
+    for replica in 0..3 {
+        get.asks(GetStep::Ask {
+            replica,
+            by_rpc: true,
+        });
+    }
+    get.answers(0, 5).answers_absent(2);
+    fails_at_the_deadline(get);
 }
