@@ -234,6 +234,11 @@ impl Retry {
         Ok(())
     }
 
+    /// Whether the next retry ends the operation, unless what causes it is over in a moment.
+    pub(crate) const fn is_spent(&self) -> bool {
+        self.left == 0
+    }
+
     /// Counts a fall-over to another replica, which costs no budget: their
     /// number is bounded anyway.
     pub(crate) fn count(&mut self, cause: RetryCause) {

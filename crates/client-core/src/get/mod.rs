@@ -54,7 +54,8 @@
 //! down, although the SET may have been acknowledged: by the survivor, and by the
 //! one that died after it. So where one of them holds what is young, it is looked at
 //! again, and asked by message, as long as the retries last: some 12 ms, unless a
-//! survivor does not get to run. Then it is a miss: a loss of quorum turns hits into
+//! survivor does not get to run, or the third has moved to another process, which is
+//! waited for. Then it is a miss: a loss of quorum turns hits into
 //! misses. Who writes on the strength of it asks carefully ([`Plan::careful`]): the
 //! survivors have to say the same by message, and one that is alone says nothing at all.
 //!

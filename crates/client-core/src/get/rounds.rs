@@ -336,8 +336,8 @@ impl<const N: usize> Get<N> {
     /// paused: one more look, and for who writes on the strength of it, or has found
     /// the lease over just now, what the survivors answer: one of them may have a
     /// message in its ring that it has not got round to. What is young may be on its way,
-    /// acknowledged by a replica that has died since: it is looked for as long as the
-    /// retries last.
+    /// acknowledged by a replica that has died since, or has moved: it is looked for as long
+    /// as the retries last.
     /// Where a replica without the value goes on disagreeing with one that has it,
     /// it is most likely no mutation on its way, which ends within microseconds,
     /// and to the caller it is a miss either way. Three different values may be three
@@ -368,6 +368,12 @@ impl<const N: usize> Get<N> {
         } else {
             may_stay && self.still_count > STILL_ROUND_COUNT
         };
+        // What is young may be with one that has moved: it is asked as soon as the survivors
+        // were, by message, or there is nothing left to look at them again.
+        let is_long = self.still_count > STILL_ROUND_COUNT || self.retry.is_spent();
+        if is_short && !may_end && is_long && self.await_missing() {
+            return;
+        }
         if is_still && may_end && self.is_any_moving() {
             // The third vote is there in a moment. Who writes may not take what one of two
             // holds for what nobody has; who reads waits as long as the retries last.

@@ -614,9 +614,11 @@ fn a_reader_waits_for_what_may_be_on_its_way_to_the_other_survivor() {
     };
     // It had not got to run.
     asked().answers(0, 5).answers(2, 5).hit(0, 5);
-    // It never gets there: a miss, once the retries are spent.
+    // It never gets there, and the third one is gone: a miss, once the retries are spent.
     let mut get = asked();
     get.answers(0, 5).answers_absent(2);
+    get.asks(GetStep::Await { replica: 1 });
+    get.fails(1, Failure::Connection);
     let mut rounds = 0;
     loop {
         match get.0.clone().poll(0) {
@@ -655,6 +657,8 @@ fn who_asks_carefully_is_told_of_no_miss_while_something_may_be_on_its_way() {
             get.0.poll(0);
         }
     }
+    get.asks(GetStep::Await { replica: 1 });
+    get.fails(1, Failure::Connection);
     let last = RetryCause::Inquorate;
     let cause = GetFailure::GaveUp(GiveUp::Budget { last });
     get.asks(GetStep::Done(GetOutcome::Failed { cause }));

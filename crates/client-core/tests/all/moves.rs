@@ -187,3 +187,49 @@ fn who_writes_knows_of_no_disagreement_before_the_third_has_answered() {
     get.answers(0, 5).answers_absent(2);
     fails_at_the_deadline(get);
 }
+
+/// What a survivor holds may have been acknowledged by it and by the one that has moved
+/// since, and never reach the other survivor in time.
+#[test]
+fn a_young_version_is_asked_of_the_one_that_has_moved() {
+    let mut plan = Plan::frugal(0);
+    plan.strategies[1] = Strategy::Down;
+    let plans = [
+        plan.at(AT_REST_NS + 5),
+        plan.careful(AT_REST_NS + 5, Version::ZERO),
+    ];
+    // Where the survivors go on saying the same, and where one of them goes on changing.
+    for (plan, changes) in plans.into_iter().flat_map(|plan| [(plan, 0), (plan, 1)]) {
+        let mut get = Script::<3>::with(&plan, Limits::until(1_000));
+        let mut time_ns = 5;
+        for _ in 0..1_000 {
+            match get.0.poll(0) {
+                GetStep::ReadIndex { replica: 0 } => get.votes(0, time_ns, 1),
+                GetStep::ReadIndex { replica: 2 } => get.absent(2),
+                GetStep::Ask { replica: 0, .. } => get.answers(0, time_ns),
+                GetStep::Ask { replica: 2, .. } => get.answers_absent(2),
+                GetStep::ReadData { replica: 0, .. } => {
+                    get.data(0, time_ns);
+                    time_ns += changes;
+                    continue;
+                }
+                GetStep::Pause { .. } => continue,
+                step => {
+                    assert_eq!(step, GetStep::Await { replica: 1 });
+                    break;
+                }
+            };
+        }
+        time_ns = match get.0.voted(0) {
+            Some(Some(version)) => version.time_ns,
+            voted => panic!("{voted:?}"),
+        };
+        // It is late: without it nothing is known.
+        get.0.handle_late(1);
+        fails_at_the_deadline(Script(get.0.clone()));
+        get.0.handle_reconnected(1);
+        get.asks(GetStep::ReadIndex { replica: 1 });
+        get.votes(1, time_ns, 1);
+        get.hit(0, time_ns);
+    }
+}
