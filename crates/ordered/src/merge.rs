@@ -134,7 +134,9 @@ impl<W: Atomics> Merge<W> {
 
     /// Takes in a fresh lane.
     pub fn admit(&mut self, words: W, terms: Terms) -> LaneId {
-        let lane = Consumer::new(words, terms);
+        let mut lane = Consumer::new(words, terms);
+        // Whatever it claims has a higher ticket than what others wait for now.
+        lane.is_cleared = self.target.is_some();
         let free = self.lanes.iter().position(Option::is_none);
         let at = free.unwrap_or_else(|| {
             self.lanes.push(None);

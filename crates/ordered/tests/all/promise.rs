@@ -49,6 +49,8 @@ fn order_once_and_nothing_that_was_refused() {
         ("out of order", stats.out_of_order),
         ("waits", stats.waits),
         ("taken", stats.taken),
+        ("lanes removed", stats.removed),
+        ("places used again", stats.reused),
     ] {
         assert!(times > count / 100, "{what}: {times} in {count} runs");
     }

@@ -95,6 +95,15 @@ impl Actor {
         self.kind
     }
 
+    /// The words of its lane.
+    pub(crate) fn lane(&self) -> &Memory {
+        self.producer.words()
+    }
+
+    pub(crate) fn client_id(&self) -> u64 {
+        self.producer.terms().client_id
+    }
+
     pub(crate) fn end(&mut self) {
         self.is_ending = true;
         self.stalled = 0;

@@ -21,6 +21,8 @@ pub(crate) enum Property {
     Answer,
     /// Nothing that is published waits for a claim longer than the server's patience.
     Patience,
+    /// What was committed is acknowledged in the end.
+    Acknowledged,
     /// Nonsense breaks the lane that it stands in, and is not executed.
     Nonsense,
 }
@@ -70,6 +72,19 @@ pub(crate) struct History {
 impl History {
     pub(crate) fn violate(&mut self, property: Property, detail: String) {
         self.violations.push(Violation { property, detail });
+    }
+
+    /// The highest sequence that this client was told is committed.
+    pub(crate) fn last_committed(&self, client_id: u64) -> u64 {
+        let of_client = self
+            .sent
+            .values()
+            .filter(|sent| sent.client_id == client_id);
+        let sequences = of_client.map(|sent| match sent.outcome {
+            Outcome::Committed { sequence, .. } => sequence,
+            Outcome::Unpublished => 0,
+        });
+        sequences.max().unwrap_or(0)
     }
 
     /// `is_ordered`: nobody has written nonsense into the order word.

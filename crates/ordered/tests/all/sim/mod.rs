@@ -26,6 +26,9 @@ const EPOCH: u64 = 77;
 /// begins anything more.
 const DRAIN_ROUNDS: usize = 4_000;
 
+/// Clients of one run, of all times.
+const CLIENTS_MAX: usize = 12;
+
 struct World {
     notes: Notes,
     actors: RefCell<Vec<Option<Actor>>>,
@@ -128,31 +131,14 @@ pub(crate) fn run(seed: u64) -> (Stats, Vec<Violation>) {
         taken: Vec::new(),
         held: seed.is_multiple_of(2).then(|| Dice::new(seed ^ 0x1d1e)),
     };
-    let mut lanes: Vec<LaneId> = Vec::new();
-    for (index, kind) in kinds.iter().enumerate() {
-        let terms = Terms {
-            epoch: EPOCH,
-            client_id: index as u64 + 1,
-            slot_count,
-        };
-        let memory = Memory::new(terms.object_len());
-        lane::initialise(&memory, terms);
-        assert_eq!(lane::terms(&memory), Some(terms));
-        if *kind == Kind::Nonsense {
-            recorder.nonsense.push(terms.client_id);
-        }
-        let between = {
-            let world = Rc::clone(&world);
-            Rc::new(move || {
-                if world.notes.dice.once_in(world.pace) {
-                    world.tick();
-                }
-            })
-        };
-        lanes.push(merge.admit(memory.with(between), terms));
-        let producer = Producer::new(memory, terms);
-        let actor = Actor::new(*kind, producer, order.clone());
-        world.actors.borrow_mut().push(Some(actor));
+    let mut lanes = Lanes {
+        slot_count,
+        order,
+        of: Vec::new(),
+        removed: Vec::new(),
+    };
+    for kind in &kinds {
+        lanes.admit(*kind, &world, &mut merge, &mut recorder);
     }
 
     let rounds = 40 + dice.below(160);
@@ -169,10 +155,19 @@ pub(crate) fn run(seed: u64) -> (Stats, Vec<Violation>) {
         if closes_at == Some(round) {
             merge.close_all();
         }
-        hang_up(&world, &mut merge, &lanes, &dice);
+        let is_closed = closes_at.is_some_and(|at| at <= round);
+        if !is_closed && lanes.of.len() < CLIENTS_MAX && dice.once_in(20) {
+            lanes.admit(Kind::Honest, &world, &mut merge, &mut recorder);
+        }
+        lanes.hang_up(&world, &mut merge, &dice);
+        if dice.once_in(4) {
+            lanes.part(&world, &mut merge);
+        }
     }
     drain(&world, &mut merge, &mut recorder);
-    if closes_at.is_some() && !lanes.iter().all(|id| merge.is_drained(*id)) {
+    judge_acknowledged(&world, recorder.group > 0);
+    let mut left = lanes.of.iter().filter_map(|lane| lane.id);
+    if closes_at.is_some() && !left.all(|id| merge.is_drained(id)) {
         let detail = "the end does not come".to_owned();
         let mut history = world.notes.history.borrow_mut();
         history.violate(Property::Committed, detail);
@@ -185,12 +180,11 @@ pub(crate) fn run(seed: u64) -> (Stats, Vec<Violation>) {
     stats.broken = counts.broken;
     stats.out_of_order = counts.out_of_order;
     let mut history = world.notes.history.take();
-    for (kind, id) in kinds.iter().zip(&lanes) {
-        if merge.is_broken(*id) && *kind != Kind::Nonsense {
-            history.violate(
-                Property::Nonsense,
-                format!("the lane of {kind:?} is broken"),
-            );
+    for lane in &lanes.of {
+        let is_broken = lane.is_broken || lane.id.is_some_and(|id| merge.is_broken(id));
+        if is_broken && lane.kind != Kind::Nonsense {
+            let detail = format!("the lane of {:?} is broken", lane.kind);
+            history.violate(Property::Nonsense, detail);
         }
     }
     if counts.out_of_order > 0 && !is_tampered {
@@ -260,20 +254,112 @@ fn take(world: &Rc<World>, merge: &mut Merge<Memory>, recorder: &mut Recorder) -
     step
 }
 
-/// The system tells the server of a client that has died, sooner or later.
-fn hang_up(world: &World, merge: &mut Merge<Memory>, lanes: &[LaneId], dice: &Dice) {
-    if !dice.once_in(20) {
-        return;
+/// A client's lane, and what the server knows of it.
+struct OfClient {
+    kind: Kind,
+    /// `None`: it is removed.
+    id: Option<LaneId>,
+    is_gone: bool,
+    /// When it was removed.
+    is_broken: bool,
+}
+
+/// All lanes there have been, in the order of their clients.
+struct Lanes {
+    slot_count: u32,
+    order: Memory,
+    of: Vec<OfClient>,
+    removed: Vec<LaneId>,
+}
+
+impl Lanes {
+    fn admit(
+        &mut self,
+        kind: Kind,
+        world: &Rc<World>,
+        merge: &mut Merge<Memory>,
+        recorder: &mut Recorder,
+    ) {
+        let terms = Terms {
+            epoch: EPOCH,
+            client_id: self.of.len() as u64 + 1,
+            slot_count: self.slot_count,
+        };
+        let memory = Memory::new(terms.object_len());
+        lane::initialise(&memory, terms);
+        assert_eq!(lane::terms(&memory), Some(terms));
+        if kind == Kind::Nonsense {
+            recorder.nonsense.push(terms.client_id);
+        }
+        let between = {
+            let world = Rc::clone(world);
+            Rc::new(move || {
+                if world.notes.dice.once_in(world.pace) {
+                    world.tick();
+                }
+            })
+        };
+        let id = merge.admit(memory.with(between), terms);
+        world.notes.stats.borrow_mut().reused += u64::from(self.removed.contains(&id));
+        self.of.push(OfClient {
+            kind,
+            id: Some(id),
+            is_gone: false,
+            is_broken: false,
+        });
+        let producer = Producer::new(memory, terms);
+        let actor = Actor::new(kind, producer, self.order.clone());
+        world.actors.borrow_mut().push(Some(actor));
     }
-    let dead: Vec<bool> = world
-        .actors
-        .borrow()
-        .iter()
-        .map(|actor| actor.as_ref().is_some_and(|actor| actor.is_dead))
-        .collect();
-    for (id, is_dead) in lanes.iter().zip(dead) {
-        if is_dead {
-            merge.close(*id);
+
+    /// The system tells the server of a client that has died, sooner or later.
+    fn hang_up(&mut self, world: &World, merge: &mut Merge<Memory>, dice: &Dice) {
+        if !dice.once_in(20) {
+            return;
+        }
+        for (at, lane) in self.of.iter_mut().enumerate() {
+            let is_dead = {
+                let actors = world.actors.borrow();
+                actors[at].as_ref().is_some_and(|actor| actor.is_dead)
+            };
+            if let Some(id) = lane.id.filter(|_| is_dead) {
+                merge.close(id);
+                lane.is_gone = true;
+            }
+        }
+    }
+
+    /// The server parts from clients of whom nothing will come any more.
+    fn part(&mut self, world: &World, merge: &mut Merge<Memory>) {
+        for lane in &mut self.of {
+            let Some(id) = lane.id else {
+                continue;
+            };
+            let is_broken = merge.is_broken(id);
+            if (lane.is_gone || is_broken) && merge.is_drained(id) {
+                merge.remove(id);
+                (lane.id, lane.is_broken) = (None, is_broken);
+                self.removed.push(id);
+                world.notes.stats.borrow_mut().removed += 1;
+            }
+        }
+    }
+}
+
+/// In the end, whatever was committed is acknowledged, too: by the server that takes
+/// requests, or with its execution.
+fn judge_acknowledged(world: &World, is_taken: bool) {
+    let mut history = world.notes.history.borrow_mut();
+    for actor in world.actors.borrow().iter().flatten() {
+        let words = actor.lane();
+        let acknowledged = match is_taken {
+            true => lane::acknowledged(words),
+            false => lane::executed(words),
+        };
+        let last = history.last_committed(actor.client_id());
+        if last > acknowledged {
+            let detail = format!("{acknowledged} of {last} of client {}", actor.client_id());
+            history.violate(Property::Acknowledged, detail);
         }
     }
 }
