@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
-use trefoil_journal::disk::BLOCK_LEN;
+use trefoil_journal::disk::{BLOCK_LEN, Disk};
 use trefoil_journal::file::{self, FileDisk};
 use trefoil_journal::{Flush, JournalError, Log, snapshot};
 
@@ -240,6 +240,64 @@ fn an_attempt_that_was_killed_is_made_anew() {
     assert!(!left.exists());
     let len = std::fs::metadata(&path).expect("a file").len();
     assert_eq!(len, LEN, "nothing of it is left");
+}
+
+/// A pipe with a name cannot be flushed: whoever is told so has tried.
+fn pipe(path: &Path) -> std::fs::File {
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, mode, 0)
+        .expect("a pipe");
+    let mut options = std::fs::File::options();
+    // With both ends, nobody waits for anybody.
+    options.read(true).write(true).open(path).expect("a pipe")
+}
+
+#[test]
+fn a_flush_is_the_system_s() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("pipe");
+    let _pipe = pipe(&path);
+    let mut disk = FileDisk::open(&path, Flush::Cached).expect("a file of a kind");
+    disk.write(0, &[]).expect("nothing is written");
+    let flushed = disk.flush().expect_err("no pipe can be flushed");
+    assert_eq!(flushed.kind(), std::io::ErrorKind::InvalidInput);
+}
+
+/// What is written directly needs no flush if the system has opened the file so.
+#[test]
+fn a_direct_journal_is_open_for_synchronous_writes_past_the_cache() {
+    const O_DSYNC: u32 = 0o10000;
+    const O_DIRECT: u32 = 0o40000;
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("journal");
+    drop(open(&path, 0).expect("a journal"));
+    for wanted in [Flush::Direct, Flush::Cached] {
+        let disk = FileDisk::open(&path, wanted).expect("a file");
+        let own = std::fs::read_dir("/proc/self/fd").expect("descriptors");
+        let number = own
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .find(|link| std::fs::read_link(link).is_ok_and(|to| to == path))
+            .and_then(|link| Some(link.file_name()?.to_str()?.to_owned()))
+            .expect("the disk's");
+        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{number}"));
+        let info = info.expect("what it is");
+        let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+        let flags = u32::from_str_radix(flags.expect("flags").trim(), 8).expect("a number");
+        let is_direct = flags & (O_DSYNC | O_DIRECT) == O_DSYNC | O_DIRECT;
+        assert_eq!(is_direct, disk.flush_kind() == Flush::Direct, "{flags:o}");
+    }
+}
+
+#[test]
+fn a_state_is_flushed_before_it_takes_its_name() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("state");
+    snapshot::store(&path, QUEUE, 1, b"old").expect("a disk");
+    let _pipe = pipe(&folder.path().join("state.new"));
+    let error = snapshot::store(&path, QUEUE, 2, b"new").expect_err("no pipe can be flushed");
+    assert!(error.to_string().contains("cannot flush"), "{error}");
+    let (position, state) = snapshot::load(&path, QUEUE).expect("whole").expect("there");
+    assert_eq!((position, &state[..]), (1, &b"old"[..]));
 }
 
 /// On a file system of 512 KiB, in namespaces of its own.

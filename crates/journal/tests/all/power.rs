@@ -45,6 +45,7 @@ fn what_was_acknowledged_has_its_effect_once() {
         ("power cuts", stats.cuts),
         ("kills", stats.kills),
         ("failures", stats.failures),
+        ("failed reads", stats.reads_failed),
         ("releases", stats.releases),
         ("laps of the ring", stats.laps),
     ] {

@@ -1,6 +1,7 @@
 //! A simulated disk behind a cache. A power cut leaves of each sector that was not flushed
 //! the old bytes, the new ones, or some of both. A flush that fails leaves the cache as it
-//! is, and nobody writes it later: as Linux does.
+//! is, and nobody writes it later: as Linux does. A write that fails has written some of its
+//! sectors. The process may die at any access, and any kind of access may fail.
 
 use super::dice::Dice;
 use std::cell::RefCell;
@@ -28,6 +29,7 @@ struct Inner {
     is_dead: bool,
     fails: bool,
     writes: u64,
+    reads_failed: u64,
     laps: u64,
     last_block: u64,
 }
@@ -88,6 +90,7 @@ impl SimDisk {
             is_dead: false,
             fails: false,
             writes: 0,
+            reads_failed: 0,
             laps: 0,
             last_block: 0,
         })))
@@ -98,7 +101,7 @@ impl SimDisk {
         self.0.borrow_mut().left = Some(accesses);
     }
 
-    /// From now on some flushes and writes fail.
+    /// From now on some accesses fail.
     pub(crate) fn fail_sometimes(&self, fails: bool) {
         self.0.borrow_mut().fails = fails;
     }
@@ -109,6 +112,11 @@ impl SimDisk {
 
     pub(crate) fn writes(&self) -> u64 {
         self.0.borrow().writes
+    }
+
+    /// Reads that failed, or amid which the process died.
+    pub(crate) fn reads_failed(&self) -> u64 {
+        self.0.borrow().reads_failed
     }
 
     pub(crate) fn laps(&self) -> u64 {
@@ -164,7 +172,15 @@ impl Disk for SimDisk {
     }
 
     fn read(&mut self, block: u64, into: &mut [u8]) -> io::Result<()> {
-        let inner = self.0.borrow();
+        let mut inner = self.0.borrow_mut();
+        if inner.is_dead || inner.dies() {
+            inner.reads_failed += 1;
+            return Err(dead());
+        }
+        if inner.fails && inner.dice.once_in(60) {
+            inner.reads_failed += 1;
+            return Err(io::Error::from_raw_os_error(5));
+        }
         for (at, bytes) in into.chunks_exact_mut(BLOCK_LEN).enumerate() {
             let block = block + at as u64;
             assert!(block < inner.count, "within the disk");
@@ -189,6 +205,8 @@ impl Disk for SimDisk {
             return Err(dead());
         }
         if inner.fails && inner.dice.once_in(40) {
+            let part = inner.dice.below(sectors as u64) as usize;
+            inner.write_sectors(block, bytes, part);
             return Err(io::Error::from_raw_os_error(28));
         }
         inner.write_sectors(block, bytes, sectors);

@@ -43,6 +43,7 @@ pub(crate) struct Stats {
     pub(crate) cuts: u64,
     pub(crate) kills: u64,
     pub(crate) failures: u64,
+    pub(crate) reads_failed: u64,
     pub(crate) releases: u64,
     pub(crate) laps: u64,
 }
@@ -56,6 +57,7 @@ impl Stats {
         self.cuts += other.cuts;
         self.kills += other.kills;
         self.failures += other.failures;
+        self.reads_failed += other.reads_failed;
         self.releases += other.releases;
         self.laps += other.laps;
     }
@@ -261,8 +263,8 @@ pub(crate) fn run(seed: u64) -> (Stats, Option<(Property, String)>) {
     for _ in 0..2 + world.dice.below(4) {
         let accesses = match world.dice.below(4) {
             // Amid the recovery, too.
-            0 => 1 + world.dice.below(12),
-            _ => 1 + world.dice.below(150),
+            0 => 1 + world.dice.below(24),
+            _ => 1 + world.dice.below(200),
         };
         world.disk.crash_soon(accesses);
         let fails = world.dice.once_in(3);
@@ -303,5 +305,6 @@ pub(crate) fn run(seed: u64) -> (Stats, Option<(Property, String)>) {
         world.judge();
     }
     world.stats.laps = world.disk.laps();
+    world.stats.reads_failed = world.disk.reads_failed();
     (world.stats, world.violation)
 }
