@@ -109,6 +109,17 @@ impl Follower {
         parts
     }
 
+    /// The parts of these ranges that copies on their way to it are of.
+    fn filled_within(&self, ranges: &RangeSet) -> Vec<Slice> {
+        let mut filled = Vec::new();
+        for (_, order) in &self.orders {
+            if let Order::Fill(set) = order {
+                filled.extend(set.iter().flat_map(|(slice, ())| ranges.common(slice)));
+            }
+        }
+        filled
+    }
+
     /// It has a copy of this, or is not to have one any more: it refuses nothing of it.
     fn stored(&mut self, slice: Slice) {
         if !self.refusing.is_empty() {
@@ -628,7 +639,7 @@ impl Core {
             return;
         };
         let mut dropped = Vec::new();
-        while let Some((_, order)) = follower.orders.pop_front_if(|(order, _)| *order <= id) {
+        while let Some((told, order)) = follower.orders.pop_front_if(|(order, _)| *order <= id) {
             match order {
                 Order::Fill(ranges) => {
                     for (slice, ()) in ranges.iter() {
@@ -637,7 +648,12 @@ impl Core {
                     }
                     self.follow_stale = true;
                 }
-                Order::Exclude(ranges) => {
+                Order::Exclude(mut ranges) => {
+                    // What it was sent since, it gets after having dropped this.
+                    for refilled in follower.filled_within(&ranges) {
+                        ranges.remove(refilled);
+                        follower.excluding.remove(refilled);
+                    }
                     for (slice, ()) in ranges.iter() {
                         for part in follower.failed.common(slice).collect::<Vec<_>>() {
                             follower.failed.remove(part);
@@ -656,6 +672,11 @@ impl Core {
                     proposal: Some(number),
                     ..
                 } => {
+                    if follower.applies.get(&told) != Some(&number) {
+                        // It was told once more, behind another copy of the key that is
+                        // without it: the last word counts.
+                        continue;
+                    }
                     let kept = follower.keeps(point);
                     if kept {
                         follower.stored(Slice::of_point(point));
