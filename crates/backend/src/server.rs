@@ -132,8 +132,8 @@ impl Server {
     }
 
     /// The same in the place of a process that serves: copies all that it knows, has it
-    /// go, takes its lock and its sockets, and goes on. If that cannot be done, the other
-    /// process goes on, and this returns why. Metrics are served a moment later than the
+    /// go, takes its lock and its sockets, and goes on. If it cannot be had to go, it goes
+    /// on, and this returns why; once it has gone, this waits for what can be mended. Metrics are served a moment later than the
     /// rest: their port belongs to the predecessor until it has ended.
     pub fn take_over(
         options: ServerOptions,
@@ -651,7 +651,7 @@ impl std::fmt::Debug for Running {
 }
 
 /// Takes the sockets of a predecessor that has let go of them a moment ago. This process has
-/// the only copy by now, so it waits for as long as it takes; clients that came early are
+/// the only copy by now, so it waits for as long as it takes; clients with shared memory are
 /// served meanwhile.
 fn bind_after_predecessor(options: &ListenOptions) -> Result<Listeners, ListenError> {
     let by = Instant::now() + PORT_PATIENCE;
@@ -663,7 +663,7 @@ fn bind_after_predecessor(options: &ListenOptions) -> Result<Listeners, ListenEr
         }
     }
     let tell = |error: &ListenError| {
-        tracing::warn!(%error, "only clients that came early are served until this is mended");
+        tracing::warn!(%error, "only clients with shared memory are served until this is mended");
     };
     trefoil_cell::wait_out(|| Listeners::bind(options), |_| true, tell)
 }

@@ -311,7 +311,7 @@ impl Host for ClientHost {
             let begin = Instant::now();
             let mut successor = Successor::foreseen(foreseen);
             let by = begin + Duration::from_nanos(SUCCESSOR_NS);
-            let pause = |successor: &mut Successor| {
+            let pause = |successor: &Successor| {
                 let is_late = begin.elapsed() >= SUCCESSOR_LATE;
                 std::thread::sleep(match (is_late, &successor.early) {
                     (true, _) => SUCCESSOR_PAUSE_LONG,
@@ -326,7 +326,7 @@ impl Host for ClientHost {
                 match successor.connect(socket, backend, &options, has_moved) {
                     // Its successor is not there yet.
                     Err(error) if has_moved && is_absence(&error) && Instant::now() < by => {
-                        pause(&mut successor);
+                        pause(&successor);
                     }
                     Err(error) => break Err(judge(&error, is_reached_elsewhere)),
                     // Nor has the one before it gone yet.
@@ -336,7 +336,7 @@ impl Host for ClientHost {
                             && Instant::now() < by =>
                     {
                         drop(connection);
-                        pause(&mut successor);
+                        pause(&successor);
                     }
                     Ok(connection) if connection.agreement().topology.is_changing() => {
                         break Err(NotConnected::down("the backend is leaving its place"));
