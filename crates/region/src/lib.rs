@@ -11,6 +11,7 @@ mod copy;
 mod fork;
 mod gather;
 mod heap;
+mod hold;
 mod mapping;
 mod object;
 mod present;

@@ -1,6 +1,7 @@
 //! Mappings of memory objects into this process, and private stand-ins for them.
 
 use crate::PAGE_LEN;
+use crate::hold::Hold;
 use crate::object::MemoryObject;
 use crate::unmap;
 use crate::words::SharedWords;
@@ -63,6 +64,8 @@ struct Owned {
     base: NonNull<u64>,
     len: u64,
     backing: Backing,
+    /// Of another process's object.
+    hold: Hold,
 }
 
 // SAFETY: used for unmapping by its last owner alone.
@@ -91,7 +94,7 @@ impl Mapping {
     /// truncated one would kill the reader with SIGBUS.
     pub fn reader(fd: impl AsFd, len: u64) -> Result<Self, MappingError> {
         Self::check_sealed(&fd, len)?;
-        Self::map(fd, len, ProtFlags::READ)
+        Self::map_others(fd, len, Backing::Kernel)
     }
 
     /// The same for a process that bounds its own memory and copies much of another's: what
@@ -100,8 +103,7 @@ impl Mapping {
     pub fn foreign_reader(fd: impl AsFd, len: u64) -> Result<Self, MappingError> {
         Self::check_sealed(&fd, len)?;
         unmap::foreign_begins();
-        Self::map_as(fd, len, ProtFlags::READ, Backing::Foreign)
-            .inspect_err(|_| unmap::foreign_ends())
+        Self::map_others(fd, len, Backing::Foreign).inspect_err(|_| unmap::foreign_ends())
     }
 
     /// The same, by the mapping that this process has of that object already, if it
@@ -110,7 +112,7 @@ impl Mapping {
     pub fn shared_reader(fd: impl AsFd, len: u64) -> Result<Self, MappingError> {
         Self::check_sealed(&fd, len)?;
         let Ok(stat) = rustix::fs::fstat(&fd) else {
-            return Self::map(fd, len, ProtFlags::READ);
+            return Self::map_others(fd, len, Backing::Kernel);
         };
         // An object's number is not given to another one while a mapping holds it.
         let object = (stat.st_dev, stat.st_ino, len);
@@ -123,7 +125,7 @@ impl Mapping {
             let (base, len) = (owned.base, owned.len);
             return Ok(Mapping { base, len, owned });
         }
-        let mapping = Self::map(fd, len, ProtFlags::READ)?;
+        let mapping = Self::map_others(fd, len, Backing::Kernel)?;
         known.push((object, Arc::downgrade(&mapping.owned)));
         Ok(mapping)
     }
@@ -140,11 +142,16 @@ impl Mapping {
         let words = vec![0u64; (len as usize).div_ceil(8)].into_boxed_slice();
         let len = words.len() as u64 * 8;
         let base = NonNull::from(Box::leak(words)).cast();
-        Self::owning(base, len, Backing::Heap)
+        Self::owning(base, len, Backing::Heap, Hold::default())
     }
 
-    fn owning(base: NonNull<u64>, len: u64, backing: Backing) -> Self {
-        let owned = Owned { base, len, backing };
+    fn owning(base: NonNull<u64>, len: u64, backing: Backing, hold: Hold) -> Self {
+        let owned = Owned {
+            base,
+            len,
+            backing,
+            hold,
+        };
         Mapping {
             base,
             len,
@@ -164,7 +171,16 @@ impl Mapping {
     }
 
     fn map(fd: impl AsFd, len: u64, prot: ProtFlags) -> Result<Self, MappingError> {
-        Self::map_as(fd, len, prot, Backing::Kernel)
+        Self::map_as(fd, len, prot, Backing::Kernel, Hold::default())
+    }
+
+    /// Maps what another process has made, to read it, and holds it.
+    fn map_others(fd: impl AsFd, len: u64, backing: Backing) -> Result<Self, MappingError> {
+        let hold = match len < unmap::LEN_MIN as u64 {
+            true => Hold::default(),
+            false => Hold::on(&fd),
+        };
+        Self::map_as(fd, len, ProtFlags::READ, backing, hold)
     }
 
     fn map_as(
@@ -172,6 +188,7 @@ impl Mapping {
         len: u64,
         prot: ProtFlags,
         backing: Backing,
+        hold: Hold,
     ) -> Result<Self, MappingError> {
         let fail = |source: io::Error| MappingError::Map { len, source };
         let size = usize::try_from(len).map_err(|_| fail(io::ErrorKind::OutOfMemory.into()))?;
@@ -190,7 +207,7 @@ impl Mapping {
         };
         let base =
             NonNull::new(base.cast()).ok_or_else(|| fail(io::ErrorKind::OutOfMemory.into()))?;
-        Ok(Self::owning(base, len, backing))
+        Ok(Self::owning(base, len, backing, hold))
     }
 
     /// Gathers the huge page at `offset` (aligned to [`HUGE_PAGE_LEN`], wholly
@@ -317,14 +334,14 @@ fn reserve_aligned(size: usize) -> io::Result<*mut std::ffi::c_void> {
 
 impl Drop for Owned {
     fn drop(&mut self) {
+        let (base, len) = (self.base.cast(), self.len as usize);
+        let hold = std::mem::take(&mut self.hold);
         match &self.backing {
             // SAFETY: the mapping was made by `map` with this length and every
             // `SharedWords` over it has ended.
-            Backing::Kernel => unsafe { unmap::unmap(self.base.cast(), self.len as usize, || {}) },
+            Backing::Kernel => unsafe { unmap::unmap(base, len, hold, || {}) },
             // SAFETY: as above.
-            Backing::Foreign => unsafe {
-                unmap::unmap(self.base.cast(), self.len as usize, unmap::foreign_ends);
-            },
+            Backing::Foreign => unsafe { unmap::unmap(base, len, hold, unmap::foreign_ends) },
             // SAFETY: `heap` leaked a box of exactly this many words.
             Backing::Heap => unsafe {
                 let count = (self.len / 8) as usize;

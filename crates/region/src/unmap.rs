@@ -12,8 +12,10 @@
 //!
 //! A region reserves hundreds of times what it holds. The kernel is asked where pages are
 //! ([`crate::present`]); they are let go in place, so that nobody who maps something waits
-//! for it, and then all that is left, which is nothing but addresses, ends at once.
+//! for it, and then all that is left, which is nothing but addresses, ends at once. What is
+//! freed by that, because nobody else holds it, is freed elsewhere: [`crate::hold`].
 
+use crate::hold::Hold;
 use crate::present::Pages;
 use rustix::mm::Advice;
 use std::collections::VecDeque;
@@ -24,7 +26,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Shorter ones end at once: less than a thread costs.
-const LEN_MIN: usize = 1 << 20;
+pub(crate) const LEN_MIN: usize = 1 << 20;
 /// So many pages are let go at a time: 25 microseconds if they are small.
 const PAGES_MAX: usize = 256;
 /// Where the kernel does not tell what is there, so much at a time: 15 microseconds if all
@@ -85,6 +87,8 @@ struct Waiting {
 struct Range {
     base: NonNull<c_void>,
     len: usize,
+    /// Given up at last: what nobody else holds is freed then ([`crate::hold`]).
+    hold: Hold,
     /// When it was given here.
     since: Instant,
     /// Told when nothing of it is mapped any more.
@@ -110,6 +114,7 @@ impl Range {
             }
         }
         (self.ended)();
+        drop(self.hold);
     }
 
     /// Lets all pages go where they are; the range stays mapped. Nothing where the kernel
@@ -172,15 +177,16 @@ impl Range {
     }
 }
 
-/// Unmaps `len` bytes at `base`, soon; then calls `ended`.
+/// Unmaps `len` bytes at `base`, soon; then calls `ended`, and gives `hold` up.
 ///
 /// # Safety
 ///
 /// They are one mapping, or several, of this process, and nothing refers to them.
-pub(crate) unsafe fn unmap(base: NonNull<c_void>, len: usize, ended: fn()) {
+pub(crate) unsafe fn unmap(base: NonNull<c_void>, len: usize, hold: Hold, ended: fn()) {
     let range = Range {
         base,
         len,
+        hold,
         since: Instant::now(),
         ended,
     };
@@ -255,6 +261,7 @@ mod tests {
         Range {
             base: NonNull::new(base).unwrap(),
             len: LEN,
+            hold: Hold::default(),
             since: Instant::now(),
             ended: || {},
         }

@@ -1,16 +1,26 @@
-//! How late the load's own loop was, beside how late the operations were. A host that takes
-//! the core away for milliseconds makes both late; what only the operations show is the
-//! cell's. Nothing is subtracted from anything: both are printed.
+//! How late the load's own loop was, beside how late the operations were, and when the whole
+//! machine stood still.
+//!
+//! While the load waits for the next due time it looks at the clock some times in a row, with
+//! nothing in between. If two such looks are far apart, then somebody took the core. What was
+//! taken by others of this machine is known: a thread that could run and did not has waited
+//! in its core's queue, and Linux counts for how long (`schedstat`). In the rest of the gap
+//! nothing of this machine ran on the core: the host had stopped it. The load's clock leaves
+//! that out. What would have been due in it is due afterwards, and what was on its way is as
+//! late as the clock on the wall says. How much time that was is printed (`stood_ms`).
+//! Threads and processes of this machine, the client's own among them, are left out of
+//! nothing.
 //!
 //! Two figures, of the same thread at the same time:
 //!
 //! * `late`: from when an operation was due until the loop came to it, before it did anything
 //!   for it. What the loop did for the operations before is in it.
-//! * `bare`: the same of a loop that does nothing. While the load waits for the next due time
-//!   it looks at the clock some times in a row, with nothing in between. What was due between
-//!   two such looks was as late as the second. What was due at any other time is no sample;
+//! * `bare`: the same of a loop that does nothing. What was due between two looks with nothing
+//!   in between was as late as the second. What was due at any other time is no sample;
 //!   `looked_share` says how much of the time was looked at so.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
@@ -19,10 +29,13 @@ use serde::Serialize;
 use crate::median::Median;
 use crate::peer::procfs;
 
-/// Looks at the clock in a row, between two looks for answers.
-const LOOKS: usize = 8;
+/// Looks at the clock in a row, between two looks for answers: some microseconds.
+const LOOKS: usize = 128;
 /// A longer time between two looks is a gap: a look takes less than a microsecond.
 const GAP_MIN: Duration = Duration::from_micros(100);
+/// Between two looks at how long the thread has waited in its core's queue: a look is a
+/// system call.
+const WAITED_PERIOD: Duration = Duration::from_millis(1);
 const LATENESS_MAX_NS: u64 = 60_000_000_000;
 
 /// See the module.
@@ -48,6 +61,10 @@ pub struct LoopFigures {
     pub gaps: u64,
     /// All of them together.
     pub gaps_ms: f64,
+    /// Of these, those in which the whole machine stood still; see the module.
+    pub stood: u64,
+    /// All of them together, which the load's clock leaves out.
+    pub stood_ms: f64,
     /// Share of the time that was looked at so; gaps at other times are not seen.
     pub looked_share: f64,
     /// Seconds that the host says it took from the machine's cores, all together.
@@ -74,6 +91,8 @@ impl Median for LoopFigures {
             bare_max_ns: most(|run| run.bare_max_ns)?,
             gaps: runs.iter().map(|run| run.gaps).sum(),
             gaps_ms: runs.iter().map(|run| run.gaps_ms).sum(),
+            stood: runs.iter().map(|run| run.stood).sum(),
+            stood_ms: runs.iter().map(|run| run.stood_ms).sum(),
             looked_share: f64::median(&share)?,
             stolen_s: runs.iter().map(|run| run.stolen_s).sum(),
         })
@@ -92,6 +111,12 @@ pub(super) struct Lateness {
     looked: Duration,
     gaps: u64,
     gap_time: Duration,
+    stood: u64,
+    stood_time: Duration,
+    waits: Waits,
+    /// How long the thread had waited in its core's queue, and when that was looked up.
+    waited: Option<Duration>,
+    waited_at: Duration,
     stolen: Option<Duration>,
 }
 
@@ -112,6 +137,11 @@ impl Lateness {
             looked: Duration::ZERO,
             gaps: 0,
             gap_time: Duration::ZERO,
+            stood: 0,
+            stood_time: Duration::ZERO,
+            waits: Waits::of_this_thread(),
+            waited: None,
+            waited_at: Duration::ZERO,
             stolen,
             begin: Instant::now(),
         }
@@ -122,37 +152,63 @@ impl Lateness {
         self.begin
     }
 
-    /// When an operation is due, since then.
+    /// When an operation is due, since then, as far as is known: the times in which the
+    /// machine stood still so far are in it.
     pub(super) fn due(&self, number: u64) -> Duration {
-        Duration::from_nanos(number * self.period_ns)
+        Duration::from_nanos(number * self.period_ns) + self.stood_time
     }
 
-    /// Looks at the clock some times, until that is due; whether it is.
-    pub(super) fn is_due(&mut self, due: Duration) -> bool {
+    /// Looks at the clock some times, until that operation is due; if it is, since when.
+    pub(super) fn is_due(&mut self, number: u64) -> Option<Duration> {
         let mut now = self.begin.elapsed();
+        if now >= self.waited_at + WAITED_PERIOD && now < self.due(number) {
+            self.waited = self.waits.look();
+            self.waited_at = now;
+            now = self.begin.elapsed();
+        }
         for _ in 0..LOOKS {
-            if now >= due {
+            if now >= self.due(number) {
                 break;
             }
             std::hint::spin_loop();
             let before = std::mem::replace(&mut now, self.begin.elapsed());
-            self.between(before, now);
+            let from = before.saturating_sub(self.stood_time);
+            if now - before >= GAP_MIN {
+                let waited = self.waits.look();
+                self.gap(now - before, waited);
+                self.waited_at = now;
+            }
+            self.between(from, now.saturating_sub(self.stood_time));
         }
-        if now >= due {
-            self.late.saturating_record((now - due).as_nanos() as u64);
+        let due = self.due(number);
+        if now < due {
+            return None;
         }
-        now >= due
+        self.late.saturating_record((now - due).as_nanos() as u64);
+        Some(due)
     }
 
-    /// Two looks with nothing in between.
-    fn between(&mut self, before: Duration, now: Duration) {
-        let between = now - before;
-        self.looked += between;
-        if between >= GAP_MIN {
-            self.gaps += 1;
-            self.gap_time += between;
+    /// Two looks were far apart, and so long had the thread waited in its core's queue after
+    /// the second. What it has waited since that was last looked up may have been before the
+    /// gap: then too little is left out.
+    fn gap(&mut self, gap: Duration, waited: Option<Duration>) {
+        self.gaps += 1;
+        self.gap_time += gap;
+        let then = std::mem::replace(&mut self.waited, waited);
+        let Some((then, now)) = then.zip(waited) else {
+            return;
+        };
+        let stood = gap.saturating_sub(now.saturating_sub(then));
+        if stood >= GAP_MIN {
+            self.stood += 1;
+            self.stood_time += stood;
         }
-        let (from, until) = (before.as_nanos() as u64, now.as_nanos() as u64);
+    }
+
+    /// Two looks with nothing in between, by the load's clock.
+    fn between(&mut self, from: Duration, until: Duration) {
+        self.looked += until.saturating_sub(from);
+        let [from, until] = [from, until].map(|at| at.as_nanos() as u64);
         self.next = self.next.max(from.div_ceil(self.period_ns));
         while self.next * self.period_ns < until {
             let late = until - self.next * self.period_ns;
@@ -180,9 +236,30 @@ impl Lateness {
             bare_max_ns: self.bare.max(),
             gaps: self.gaps,
             gaps_ms: self.gap_time.as_secs_f64() * 1e3,
+            stood: self.stood,
+            stood_ms: self.stood_time.as_secs_f64() * 1e3,
             looked_share: self.looked.as_secs_f64() / self.begin.elapsed().as_secs_f64().max(1e-9),
             stolen_s: stolen.as_secs_f64(),
         }
+    }
+}
+
+/// How long a thread has waited in its core's queue.
+struct Waits(Option<File>);
+
+impl Waits {
+    fn of_this_thread() -> Self {
+        Waits(File::open("/proc/thread-self/schedstat").ok())
+    }
+
+    /// If the system tells.
+    fn look(&self) -> Option<Duration> {
+        let mut text = [0; 64];
+        let len = self.0.as_ref()?.read_at(&mut text, 0).ok()?;
+        // Nanoseconds on the core, nanoseconds in its queue, how often.
+        let text = std::str::from_utf8(&text[..len]).ok()?;
+        let waited = text.split_ascii_whitespace().nth(1)?;
+        Some(Duration::from_nanos(waited.parse().ok()?))
     }
 }
 
@@ -197,12 +274,45 @@ mod tests {
     }
 
     #[test]
+    fn the_loads_clock_leaves_out_when_the_machine_stood_still_and_nothing_else() {
+        // Every 100 us.
+        let mut lateness = Lateness::new(10_000);
+        let ms = |ms| Some(Duration::from_millis(ms));
+        lateness.waited = ms(7);
+        // Of 20 ms others had one.
+        lateness.gap(Duration::from_millis(20), ms(8));
+        lateness.between(at_us(50), at_us(1_050));
+        assert_eq!((lateness.stood, lateness.gaps), (1, 1));
+        assert_eq!(lateness.stood_time, Duration::from_millis(19));
+        // Due at 100 us by a clock that has stood for 19 ms.
+        assert_eq!(lateness.due(1), at_us(19_100));
+        // What was due in the millisecond that others had.
+        assert_eq!(lateness.bare.len(), 10);
+        assert!(lateness.bare.max().abs_diff(950 * US) < US);
+        // Others had all of it, or nobody knows.
+        lateness.gap(Duration::from_millis(3), ms(11));
+        lateness.gap(Duration::from_millis(3), None);
+        lateness.gap(Duration::from_millis(3), ms(11));
+        assert_eq!((lateness.stood, lateness.gaps), (1, 4));
+    }
+
+    #[test]
+    fn who_shares_a_core_waits_and_who_runs_alone_is_told_so_too() {
+        let waits = Waits::of_this_thread();
+        let before = waits.look().unwrap();
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(waits.look().unwrap() >= before);
+        assert!(Waits(None).look().is_none());
+    }
+
+    #[test]
     fn what_was_due_in_a_gap_was_as_late_as_its_end() {
         // Every 100 us.
         let mut lateness = Lateness::new(10_000);
         lateness.between(at_us(10), at_us(11));
         assert_eq!(lateness.bare.len(), 0);
         // Due at 100 to 400.
+        lateness.gap(at_us(400), None);
         lateness.between(at_us(50), at_us(450));
         assert_eq!((lateness.gaps, lateness.bare.len()), (1, 4));
         assert!(lateness.bare.max().abs_diff(350 * US) < US);
@@ -220,8 +330,7 @@ mod tests {
         let mut lateness = Lateness::new(1_000);
         std::thread::sleep(Duration::from_millis(5));
         for number in 0..5 {
-            let due = lateness.due(number);
-            while !lateness.is_due(due) {}
+            while lateness.is_due(number).is_none() {}
         }
         let figures = lateness.figures();
         assert!(figures.late_max_ns >= 4_900 * US, "{figures:?}");

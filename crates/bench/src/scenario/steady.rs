@@ -379,14 +379,13 @@ impl Load {
             if number % 64 == 0 && is_enough() {
                 break;
             }
-            let due = lateness.due(number);
-            loop {
+            let due = loop {
                 self.poll(&mut ended);
                 self.take_in(&mut ended, &mut tally);
-                if lateness.is_due(due) {
-                    break;
+                if let Some(due) = lateness.is_due(number) {
+                    break due;
                 }
-            }
+            };
             ended.extend(self.begin(number % SET_EVERY == 0, due));
             self.take_in(&mut ended, &mut tally);
         }
