@@ -12,8 +12,11 @@ use trefoil_layout::limits::LAYOUT_VERSION;
 
 /// What a session reads: the backends of a host, and who may.
 pub trait Memory {
-    /// Whether a client with this token comes in, besides all that are in already.
-    fn admit(&mut self, token: &[u8]) -> Result<Welcome, RefusalCode>;
+    /// Whether a client with this token comes in, besides all that are in already. Nobody
+    /// does where somebody else lets them in ([`Target::greet`]).
+    fn admit(&mut self, _token: &[u8]) -> Result<Welcome, RefusalCode> {
+        Err(RefusalCode::Token)
+    }
 
     /// A backend under a handle.
     fn open(&mut self, open: &Open) -> Result<Opened, OpenStatus>;
@@ -111,7 +114,7 @@ impl Target {
         loop {
             let rest = &input[done..];
             let Some(window) = self.window else {
-                match self.greet(rest, memory, out)? {
+                match self.greet(rest, |token| memory.admit(token), out)? {
                     0 => return Ok(done),
                     used => done += used,
                 }
@@ -139,11 +142,13 @@ impl Target {
         }
     }
 
-    /// The bytes of the HELLO, once it is whole and its client let in.
-    fn greet(
+    /// Carries out the greeting of a client that is not in yet, and nothing that stands
+    /// behind it: what [`Target::handle`] begins with, for who greets elsewhere than they
+    /// read. Returns the bytes of the HELLO, once it is whole and its client let in; 0 before.
+    pub fn greet(
         &mut self,
         input: &[u8],
-        memory: &mut impl Memory,
+        admit: impl FnOnce(&[u8]) -> Result<Welcome, RefusalCode>,
         out: &mut Vec<u8>,
     ) -> Result<usize, TargetError> {
         let mut refuse = |code| {
@@ -173,7 +178,7 @@ impl Target {
         if hello.layout != LAYOUT_VERSION {
             return refuse(RefusalCode::Layout);
         }
-        let welcome = match memory.admit(hello.token) {
+        let welcome = match admit(hello.token) {
             Ok(welcome) => welcome,
             Err(code) => return refuse(code),
         };

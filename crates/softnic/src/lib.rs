@@ -3,15 +3,19 @@
 //!
 //! ```text
 //!  client                           engine process                    backends
-//!  EnginePort ──── TCP ───► EventLoop (one thread) ──── mapped ─────► memory
-//!  (a carrier)              Session, Session, …                        ▲
-//!                           Backends: views, touches                   │ greets, maps anew
-//!                                 ▲ connections                        │
-//!                                 └──── Mapper (one thread) ───────────┘
+//!  EnginePort ─── connects ──► Greeter (one thread)
+//!  (a carrier)                    │ sessions
+//!                                 ▼
+//!             ──── TCP, UDP ──► EventLoop (one or several) ── mapped ─► memory
+//!                               Session, Session, …                     ▲
+//!                               Backends: views, touches                │ greets, maps anew
+//!                                 ▲ connections                         │
+//!                                 └──── Mapper (one thread) ────────────┘
 //! ```
 //!
-//! Set-up and datapath are apart: the mapper greets backends, finds those that have
-//! moved or come back, and may wait; the event loop never does. Beyond loopback both
+//! Set-up and datapath are apart: the greeter carries out TLS handshakes and lets clients
+//! in, the mapper greets backends, finds those that have moved or come back, and may wait;
+//! an event loop never does. Beyond loopback both
 //! sides speak TLS 1.3 with certificates (`channel`). What is said on the
 //! wire, and why it is safe, is in `trefoil-softnic-core`.
 
@@ -22,5 +26,7 @@ pub mod engine;
 mod port;
 
 pub use dial::{ConnectError, EngineAddress, ask_counters};
-pub use engine::{CellPlaces, Counters, Engine, EngineError, EngineOptions, Place, Who};
+pub use engine::{
+    CellPlaces, Count, Counted, ENGINE_COUNT_MAX, Engine, EngineError, EngineOptions, Place, Who,
+};
 pub use port::EnginePort;

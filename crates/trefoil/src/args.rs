@@ -265,6 +265,8 @@ pub(crate) struct ServeArgs {
     /// Address of an engine in this process, by which clients on other hosts read in one round trip, or off [default: off]
     #[arg(long, value_name = "HOST:PORT|off")]
     pub engine: Option<String>,
+    #[command(flatten)]
+    pub engine_size: EngineSize,
     /// Whether a parent process starts the server again, empty, when it has died [default: never]
     #[arg(long, value_enum)]
     pub restart: Option<Restart>,
@@ -372,9 +374,19 @@ pub(crate) struct EngineArgs {
     /// End with the process that has started this one
     #[arg(long, hide = true)]
     pub is_bound: bool,
+    #[command(flatten)]
+    pub size: EngineSize,
     /// How long to look for requests before sleeping
     #[arg(long, value_name = "TIME", default_value = "50us")]
     pub spin: humantime::Duration,
+}
+
+/// How large an engine is.
+#[derive(Args, Debug, Clone, Copy, Default)]
+pub(crate) struct EngineSize {
+    /// Threads by which an engine reads; its clients are spread over them [default: 1]
+    #[arg(long, value_name = "N")]
+    pub engines: Option<usize>,
 }
 
 /// By way of which engine a cell is read.
@@ -569,6 +581,8 @@ pub(crate) struct UpArgs {
     /// Address of an engine beside the backends of this host, by which clients on other hosts read in one round trip, or off [default: off]
     #[arg(long, value_name = "HOST:PORT|off")]
     pub engine: Option<String>,
+    #[command(flatten)]
+    pub engine_size: EngineSize,
     /// Whether to start a backend again that has died [default: always]
     #[arg(long, value_enum)]
     pub restart: Option<Restart>,

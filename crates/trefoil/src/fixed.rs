@@ -4,7 +4,7 @@
 use crate::args::{DoorArgs, GatewayArgs, ServeArgs, StoreArgs, UpArgs};
 use crate::cell::up;
 use crate::settings::StoreSettings;
-use crate::{door, gateway, serve};
+use crate::{door, engine, gateway, serve};
 use std::fmt::Debug;
 use trefoil_cell::Mode;
 use trefoil_gateway::observe::SLOW_THRESHOLD_DEFAULT;
@@ -29,6 +29,12 @@ impl Fixed {
             ("certs", shown(&args.certs)),
             ("plaintext", shown(&args.plaintext)),
             ("engine", text(&args.engine, serve::ENGINE_DEFAULT)),
+            (
+                "engines",
+                shown(&Some(
+                    args.engine_size.engines.unwrap_or(engine::ENGINES_DEFAULT),
+                )),
+            ),
             (
                 "restart",
                 shown(&args.restart.unwrap_or(serve::RESTART_DEFAULT)),
@@ -57,6 +63,12 @@ impl Fixed {
             ),
             ("spares", shown(&args.spares.or(Some(up::SPARES_DEFAULT)))),
             ("engine", text(&args.engine, serve::ENGINE_DEFAULT)),
+            (
+                "engines",
+                shown(&Some(
+                    args.engine_size.engines.unwrap_or(engine::ENGINES_DEFAULT),
+                )),
+            ),
             ("here", shown(&args.here)),
             ("listen", shown(&args.host.listen)),
             ("advertise", shown(&args.host.advertise)),
@@ -185,6 +197,7 @@ mod tests {
             restart: None,
             spares: None,
             engine: None,
+            engine_size: crate::args::EngineSize::default(),
             store: StoreArgs::default(),
             here: Vec::new(),
             host: crate::args::HostArgs::default(),

@@ -2,7 +2,7 @@
 
 use crate::args::{DoorArgs, Plaintext, Restart, ServeArgs};
 use crate::door::{self, Front};
-use crate::engine::{Service, Setup};
+use crate::engine::{Service, Setup, engine_options};
 use crate::failure::{Failure, Outcome, print_line};
 use crate::fixed::Fixed;
 use crate::settings::{self, MemoryLimit, StoreSettings};
@@ -22,7 +22,6 @@ use trefoil_client::Cell;
 use trefoil_gateway::keyspace::{CellOptions, Gates, LocalKeyspace, cell_keyspace};
 use trefoil_gateway::server::{Doors, GatewayOptions, Protocol};
 use trefoil_layout::{KeyHasher, Version};
-use trefoil_softnic::EngineOptions;
 use trefoil_tls::{CertFiles, CertUse, Tls};
 
 pub(crate) const MODE_DEFAULT: &str = "R=1";
@@ -57,6 +56,7 @@ pub(crate) fn run(args: ServeArgs) -> Outcome {
     let socket = socket(&args)?;
     let tls = server_tls(args.certs.as_deref())?;
     let engine = engine_address(args.engine.as_deref())?;
+    let engine_options = engine_options(args.engine_size)?;
     let listen = ListenOptions {
         tcp,
         fabric: Some(fabric_socket(&socket)),
@@ -124,7 +124,7 @@ pub(crate) fn run(args: ServeArgs) -> Outcome {
                 tls: tls.clone(),
                 token_file: args.token_file.clone(),
                 is_plain: args.plaintext.contains(&Plaintext::Rpc),
-                options: EngineOptions::default(),
+                options: engine_options,
             };
             let places = crate::engine::places_of(&config);
             Some(Service::start(setup, move |_| places.clone())?)

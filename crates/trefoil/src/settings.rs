@@ -56,7 +56,7 @@ pub(crate) const DOOR_KEYS: [&str; 18] = [
     "memcached_version",
     "transactions",
 ];
-pub(crate) const SERVE_KEYS: [&str; 11] = [
+pub(crate) const SERVE_KEYS: [&str; 12] = [
     "mode",
     "name",
     "listen",
@@ -67,9 +67,10 @@ pub(crate) const SERVE_KEYS: [&str; 11] = [
     "certs",
     "plaintext",
     "engine",
+    "engines",
     "restart",
 ];
-pub(crate) const UP_KEYS: [&str; 17] = [
+pub(crate) const UP_KEYS: [&str; 18] = [
     "dir",
     "store",
     "mode",
@@ -87,6 +88,7 @@ pub(crate) const UP_KEYS: [&str; 17] = [
     "plaintext",
     "token_file",
     "engine",
+    "engines",
 ];
 pub(crate) const GATEWAY_KEYS: [&str; 4] = ["cell", "certs", "metrics", "plaintext"];
 
@@ -102,6 +104,7 @@ struct File {
     restart: Option<Restart>,
     spares: Option<u32>,
     engine: Option<String>,
+    engines: Option<usize>,
     #[serde(default)]
     here: Vec<u32>,
     advertise: Option<String>,
@@ -379,6 +382,8 @@ pub(crate) fn with_file(mut args: ServeArgs) -> Result<ServeArgs, Failure> {
     args.certs = args.certs.or(file.certs.clone());
     args.restart = args.restart.or(file.restart);
     args.engine = args.engine.or(file.engine.clone());
+    let size = &mut args.engine_size;
+    size.engines = size.engines.or(file.engines);
     if args.allow_user.is_empty() {
         args.allow_user = file.allow_user.clone();
     }
@@ -409,6 +414,8 @@ pub(crate) fn up_with_file(mut args: UpArgs) -> Result<UpArgs, Failure> {
     args.restart = args.restart.or(file.restart);
     args.spares = args.spares.or(file.spares);
     args.engine = args.engine.or(file.engine);
+    let size = &mut args.engine_size;
+    size.engines = size.engines.or(file.engines);
     if args.here.is_empty() {
         args.here = file.here;
     }

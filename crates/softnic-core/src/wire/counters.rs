@@ -9,7 +9,7 @@ use super::greeting::append;
 use super::{Head, Kind, Malformed, u64_at};
 
 /// What is counted, in the frame's order.
-pub const COUNTER_NAMES: [&str; 22] = [
+pub const COUNTER_NAMES: [&str; 24] = [
     "scans",
     "reads",
     "touches",
@@ -32,7 +32,13 @@ pub const COUNTER_NAMES: [&str; 22] = [
     "cpu_us",
     "uptime_ms",
     "pid",
+    "engines",
+    "greeting_cpu_us",
 ];
+
+/// What the first release has counted: fewer are no COUNTERS. What an earlier release
+/// does not count is 0.
+const FIRST_COUNT: usize = 22;
 
 /// Their values.
 pub type CounterValues = [u64; COUNTER_NAMES.len()];
@@ -62,9 +68,13 @@ pub fn encode(values: &CounterValues, out: &mut Vec<u8>) {
 /// Judges one; what a later release counts besides is left out.
 pub fn decode(head: Head, body: &[u8]) -> Result<CounterValues, Malformed> {
     let count = usize::from(head.count);
-    let is_sound = body.len() == count * 8 && body.len() <= LEN_MAX && count >= COUNTER_NAMES.len();
+    let is_sound = body.len() == count * 8 && body.len() <= LEN_MAX && count >= FIRST_COUNT;
     if !is_sound {
         return Err(Malformed("not COUNTERS"));
     }
-    Ok(std::array::from_fn(|at| u64_at(body, at * 8)))
+    let value = |at| match at < count {
+        true => u64_at(body, at * 8),
+        false => 0,
+    };
+    Ok(std::array::from_fn(value))
 }

@@ -4,9 +4,8 @@
 //! everything else, on the host's own clock. A copy whose lease has ended meanwhile is
 //! thrown away, so nothing of a dead process' memory leaves the host.
 
-use super::counters::add;
-use super::session::Room;
-use super::{Admits, Adoption, Shared, Who};
+use super::counters::{Counters, add, note_cpu};
+use super::shared::{Adoption, Shared};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use trefoil_client_core::touch::TouchBuffer;
@@ -18,12 +17,9 @@ use trefoil_fabric::shm::Connection;
 use trefoil_layout::KeyHash;
 use trefoil_layout::bucket::{BUCKET_LEN, BUCKET_WORDS, HEADER_WORDS};
 use trefoil_layout::words::Words as _;
-use trefoil_softnic_core::limits::{BACKEND_COUNT_MAX, WINDOW_LEN};
-use trefoil_softnic_core::wire::{
-    Answer, CounterValues, Open, OpenStatus, Opened, RefusalCode, Region, Status, Welcome,
-};
+use trefoil_softnic_core::limits::BACKEND_COUNT_MAX;
+use trefoil_softnic_core::wire::{Answer, CounterValues, Open, OpenStatus, Opened, Region, Status};
 use trefoil_softnic_core::{Memory, ReadRange};
-use trefoil_tls::Caller;
 
 /// Bits of a handle that say which backend; the others, which mapping of it.
 const NUMBER_BITS: u32 = BACKEND_COUNT_MAX.trailing_zeros();
@@ -36,58 +32,40 @@ struct Slot {
     touches: Box<[TouchBuffer]>,
 }
 
-/// See the module.
+/// See the module. Each event loop has its own.
 pub(super) struct Backends {
     shared: Arc<Shared>,
+    /// Of its loop.
+    at: usize,
     slots: Vec<Option<Slot>>,
-    admits: Admits,
-    engine: u64,
-    sessions_max: usize,
-    /// Clients that are in now; told by the event loop.
-    pub(super) admitted: usize,
-    /// Whose certificate the next one has shown.
-    visitor: Option<Arc<Caller>>,
-    /// As whom the last one was admitted.
-    admitted_as: Option<Who>,
     has_touches: bool,
 }
 
 impl Backends {
-    pub(super) fn new(shared: Arc<Shared>, admits: Admits, sessions_max: usize) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, at: usize) -> Self {
         Backends {
             shared,
+            at,
             slots: Vec::new(),
-            admits,
-            engine: monotonic_ns() ^ u64::from(std::process::id()) << 40,
-            sessions_max,
-            admitted: 0,
-            visitor: None,
-            admitted_as: None,
             has_touches: false,
         }
     }
 
-    /// Notes what CPU the event loop, whose thread this is, has used.
-    pub(super) fn note_cpu(&self) {
-        let counters = &self.shared.counters;
-        let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-        let cpu_us = cpu.tv_sec as u64 * 1_000_000 + cpu.tv_nsec as u64 / 1000;
-        counters.cpu_us.store(cpu_us, Ordering::Relaxed);
-        let uptime_ms = self.shared.began.elapsed().as_millis() as u64;
-        counters.uptime_ms.store(uptime_ms, Ordering::Relaxed);
+    fn own_counters(&self) -> &Counters {
+        &self.shared.loops[self.at].counters
     }
 
-    /// Whether somebody may read.
-    pub(super) fn may_read(&self, who: &Who) -> bool {
-        (self.admits)(who)
+    /// Notes what CPU the event loop, whose thread this is, has used.
+    pub(super) fn note_cpu(&self) {
+        note_cpu(&self.own_counters().cpu_us);
     }
 
     /// Takes what the mapper has brought. Handles of earlier mappings are good no more.
     pub(super) fn adopt(&mut self) {
-        if !self.shared.has_adoptions.swap(false, Ordering::Acquire) {
+        let adoptions = self.shared.take_adoptions(self.at);
+        if adoptions.is_empty() {
             return;
         }
-        let adoptions = std::mem::take(&mut *self.shared.adoptions());
         for Adoption {
             number,
             generation,
@@ -111,8 +89,9 @@ impl Backends {
             });
         }
         let count = self.slots.iter().flatten().count() as u64;
-        let counter = &self.shared.counters.backends_mapped;
-        counter.store(count, Ordering::Relaxed);
+        self.own_counters()
+            .backends_mapped
+            .store(count, Ordering::Relaxed);
     }
 
     /// Reports the touches that are still being collected.
@@ -131,19 +110,24 @@ impl Backends {
 
     fn slot(&mut self, handle: u32) -> Option<&mut Slot> {
         let at = (handle & (BACKEND_COUNT_MAX - 1)) as usize;
+        let is_it = |slot: &Option<Slot>| slot.as_ref().is_some_and(|of| of.handle == handle);
+        if !self.slots.get(at).is_some_and(is_it) {
+            // Another loop may have told of one that waits to be adopted here.
+            self.adopt();
+        }
         let slot = self.slots.get_mut(at)?.as_mut();
         slot.filter(|slot| slot.handle == handle)
     }
 
     fn gone(&self) -> Answer {
-        add(&self.shared.counters.gone, 1);
+        add(&self.own_counters().gone, 1);
         Answer::bare(Status::Gone)
     }
 
     /// Counts what has lapsed, and has its backend looked for.
     fn concluded(&self, answer: Answer) -> Answer {
         if answer.status == Status::Lapsed {
-            add(&self.shared.counters.lapsed, 1);
+            add(&self.own_counters().lapsed, 1);
             self.shared.nudge();
         }
         answer
@@ -158,38 +142,7 @@ enum Look {
     Stale(IndexVote),
 }
 
-impl Room for Backends {
-    fn is_visited(&mut self, by: Option<Arc<Caller>>) {
-        self.visitor = by;
-    }
-
-    fn take_admitted(&mut self) -> Option<Who> {
-        self.admitted_as.take()
-    }
-}
-
 impl Memory for Backends {
-    fn admit(&mut self, token: &[u8]) -> Result<Welcome, RefusalCode> {
-        let who = match self.visitor.take() {
-            Some(caller) => Who::Certificate(caller),
-            None => Who::Token(token.into()),
-        };
-        if !self.may_read(&who) {
-            return Err(RefusalCode::Token);
-        }
-        if self.admitted >= self.sessions_max {
-            return Err(RefusalCode::Full);
-        }
-        self.admitted += 1;
-        self.admitted_as = Some(who);
-        add(&self.shared.counters.sessions_total, 1);
-        Ok(Welcome {
-            window: WINDOW_LEN,
-            engine: self.engine,
-            session: self.shared.counters.sessions_total.load(Ordering::Relaxed),
-        })
-    }
-
     fn open(&mut self, open: &Open) -> Result<Opened, OpenStatus> {
         // One that has come back may be waiting to be adopted.
         self.adopt();
@@ -235,7 +188,7 @@ impl Memory for Backends {
         solicited: u32,
         data: &mut Vec<u8>,
     ) -> Answer {
-        add(&self.shared.counters.scans, 1);
+        add(&self.own_counters().scans, 1);
         let Some(slot) = self.slot(handle) else {
             return self.gone();
         };
@@ -283,7 +236,7 @@ impl Memory for Backends {
     }
 
     fn read(&mut self, handle: u32, range: &ReadRange, data: &mut Vec<u8>) -> Answer {
-        add(&self.shared.counters.reads, 1);
+        add(&self.own_counters().reads, 1);
         let Some(slot) = self.slot(handle) else {
             return self.gone();
         };
@@ -301,7 +254,7 @@ impl Memory for Backends {
     }
 
     fn touch(&mut self, handle: u32, place: u8, hash: KeyHash) {
-        add(&self.shared.counters.touches, 1);
+        add(&self.own_counters().touches, 1);
         let Some(slot) = self.slot(handle) else {
             return;
         };
@@ -316,10 +269,7 @@ impl Memory for Backends {
 
     fn counters(&mut self) -> CounterValues {
         self.note_cpu();
-        let counters = &self.shared.counters;
-        let pid = std::process::id().into();
-        counters.pid.store(pid, Ordering::Relaxed);
-        counters.values()
+        self.shared.counted().0
     }
 }
 

@@ -1,36 +1,30 @@
-//! What an engine counts. One thread writes each; anybody reads.
+//! What an engine counts: each of its threads for itself. Anybody reads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use trefoil_softnic_core::wire::CounterValues;
+use trefoil_softnic_core::wire::{COUNTER_NAMES, CounterValues};
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])* $name:ident,)*) => {
-        /// See the module.
+        /// Those of one thread. One writes each.
         #[derive(Debug, Default)]
-        pub struct Counters {
-            $($(#[doc = $doc])* pub $name: AtomicU64,)*
+        pub(super) struct Counters {
+            $($(#[doc = $doc])* pub(super) $name: AtomicU64,)*
         }
 
         impl Counters {
-            /// Each with its name, as of now.
-            pub fn all(&self) -> Vec<(&'static str, u64)> {
-                vec![$((stringify!($name), self.$name.load(Ordering::Relaxed)),)*]
-            }
-
-            /// The same with what each counts, for people.
-            pub fn described(&self) -> Vec<(&'static str, &'static str, u64)> {
-                vec![$((
-                    stringify!($name),
-                    concat!($($doc),*).trim_ascii(),
-                    self.$name.load(Ordering::Relaxed),
-                ),)*]
-            }
-
-            /// In the order of [`COUNTER_NAMES`].
-            pub(super) fn values(&self) -> CounterValues {
-                [$(self.$name.load(Ordering::Relaxed),)*]
+            /// As of now, in the order of [`COUNTER_NAMES`].
+            pub(super) fn read(&self) -> Counted {
+                Counted([$(self.$name.load(Ordering::Relaxed),)*])
             }
         }
+
+        /// What each counts, for people, in the order of [`COUNTER_NAMES`].
+        const MEANINGS: [&str; COUNTER_NAMES.len()] = [
+            $(concat!($($doc),*).trim_ascii(),)*
+        ];
+
+        #[cfg(test)]
+        const NAMES: [&str; COUNTER_NAMES.len()] = [$(stringify!($name),)*];
     };
 }
 
@@ -74,12 +68,103 @@ counters! {
     mapped_total,
     /// Backends mapped now.
     backends_mapped,
-    /// What the event loop has used of a core, in microseconds; as of its last sleep.
+    /// What the threads that read have used of a core, in microseconds; as of their last
+    /// sleep.
     cpu_us,
-    /// Since the engine began, in milliseconds; likewise.
+    /// Since the engine began, in milliseconds.
     uptime_ms,
     /// The engine's process.
     pid,
+    /// Threads that read.
+    engines,
+    /// What the thread that lets clients in has used of a core, in microseconds; likewise.
+    greeting_cpu_us,
+}
+
+/// These are counted by the threads that let clients in and map backends, and by no other.
+const OF_SET_UP: [&str; 6] = [
+    "sessions_total",
+    "mapped_total",
+    "uptime_ms",
+    "pid",
+    "engines",
+    "greeting_cpu_us",
+];
+/// These are counted by those threads as well.
+const OF_BOTH: [&str; 5] = [
+    "sessions_open",
+    "refused",
+    "malformed",
+    "bytes_in",
+    "bytes_out",
+];
+/// Of these, all threads together count what most one of them does.
+const SHARED: [&str; 4] = ["backends_mapped", "uptime_ms", "pid", "engines"];
+/// Of these, the value now counts; the others only grow.
+const GAUGES: [&str; 5] = [
+    "sessions_open",
+    "backends_mapped",
+    "uptime_ms",
+    "pid",
+    "engines",
+];
+
+/// What was counted, by one thread or by all together.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counted(pub(super) CounterValues);
+
+/// One of them.
+#[derive(Clone, Copy, Debug)]
+pub struct Count {
+    /// Its name.
+    pub name: &'static str,
+    /// What it counts.
+    pub meaning: &'static str,
+    /// Whether it goes down as well.
+    pub is_gauge: bool,
+    /// Its value.
+    pub value: u64,
+}
+
+impl Counted {
+    /// Each of them, in the order in which they go over the wire.
+    pub fn all(&self) -> impl Iterator<Item = Count> {
+        let count = |(at, value)| Count {
+            name: COUNTER_NAMES[at],
+            meaning: MEANINGS[at],
+            is_gauge: GAUGES.contains(&COUNTER_NAMES[at]),
+            value,
+        };
+        self.0.into_iter().enumerate().map(count)
+    }
+
+    /// Those that the threads count that let clients in and map backends.
+    pub fn of_set_up(&self) -> impl Iterator<Item = Count> {
+        let is_theirs = |name| OF_SET_UP.contains(&name) || OF_BOTH.contains(&name);
+        self.all().filter(move |count| is_theirs(count.name))
+    }
+
+    /// Those that the threads count that read.
+    pub fn of_engine(&self) -> impl Iterator<Item = Count> {
+        self.all().filter(|count| !OF_SET_UP.contains(&count.name))
+    }
+
+    /// The one with this name; 0 if there is none.
+    pub fn get(&self, name: &str) -> u64 {
+        let found = COUNTER_NAMES.iter().position(|known| *known == name);
+        found.map_or(0, |at| self.0[at])
+    }
+
+    /// What both have counted.
+    pub(super) fn and(mut self, other: Counted) -> Counted {
+        for (at, name) in COUNTER_NAMES.iter().enumerate() {
+            self.0[at] = match SHARED.contains(name) {
+                true => self.0[at].max(other.0[at]),
+                false => self.0[at] + other.0[at],
+            };
+        }
+        self
+    }
 }
 
 /// Counts.
@@ -87,14 +172,35 @@ pub(super) fn add(counter: &AtomicU64, count: u64) {
     counter.fetch_add(count, Ordering::Relaxed);
 }
 
+/// Notes what CPU the thread that calls has used.
+pub(super) fn note_cpu(counter: &AtomicU64) {
+    let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    let cpu_us = cpu.tv_sec as u64 * 1_000_000 + cpu.tv_nsec as u64 / 1000;
+    counter.store(cpu_us, Ordering::Relaxed);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use trefoil_softnic_core::wire::COUNTER_NAMES;
 
     #[test]
     fn the_wire_names_them_in_the_same_order() {
-        let names: Vec<&str> = Counters::default().all().iter().map(|of| of.0).collect();
-        assert_eq!(names, COUNTER_NAMES);
+        assert_eq!(NAMES, COUNTER_NAMES);
+        let known = |name: &&str| COUNTER_NAMES.contains(name);
+        for names in [&SHARED[..], &GAUGES, &OF_SET_UP, &OF_BOTH] {
+            assert!(names.iter().all(known), "{names:?}");
+        }
+    }
+
+    #[test]
+    fn what_threads_have_counted_is_added_but_for_what_they_share() {
+        let (one, other) = (Counters::default(), Counters::default());
+        add(&one.scans, 3);
+        add(&other.scans, 4);
+        one.backends_mapped.store(3, Ordering::Relaxed);
+        other.backends_mapped.store(2, Ordering::Relaxed);
+        let both = one.read().and(other.read());
+        assert_eq!((both.get("scans"), both.get("backends_mapped")), (7, 3));
+        assert_eq!(both.get("nonsense"), 0);
     }
 }

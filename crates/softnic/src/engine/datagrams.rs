@@ -1,14 +1,17 @@
-//! The engine's datagrams: one socket for all sessions that have keys.
+//! The engine's datagrams: a socket in each loop for all sessions that have keys.
 
 use super::counters::{Counters, add};
 use super::session::TURN_LEN;
 use crate::channel::Channel;
 use crate::datagrams::{Aes, Keys, Side};
-use rustix::net::getpeername;
+use rustix::net::{
+    AddressFamily, SocketFlags, SocketType, bind, getpeername, socket_with, sockopt,
+};
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use trefoil_softnic_core::Memory;
 use trefoil_softnic_core::datagram::sealed::session_of;
 use trefoil_softnic_core::datagram::target::{Buffers, carry_out};
@@ -18,52 +21,80 @@ use trefoil_softnic_core::datagram::{DATAGRAM_LEN_MAX, Sealed};
 /// too.
 const TURN_COUNT: usize = 64;
 
-/// See the module.
-pub(super) struct Datagrams {
-    socket: UdpSocket,
-    peers: HashMap<u64, Peer>,
-    buffers: Buffers,
-    out: Vec<u8>,
-}
+/// Sessions that have keys, by the names that stand in their datagrams. Whatever loop
+/// takes a datagram finds its session here.
+#[derive(Default)]
+pub(super) struct Peers(RwLock<HashMap<u64, Arc<Mutex<Peer>>>>);
 
-struct Peer {
+pub(super) struct Peer {
     sealed: Sealed<Aes>,
     /// Of its stream: datagrams from elsewhere are not its own.
     ip: IpAddr,
 }
 
-impl Datagrams {
-    /// At the address of the engine's listener.
-    pub(super) fn bind(address: SocketAddr) -> io::Result<Self> {
-        let socket = UdpSocket::bind(address)?;
-        socket.set_nonblocking(true)?;
-        Ok(Datagrams {
-            socket,
-            peers: HashMap::new(),
-            buffers: Buffers::default(),
-            out: Vec::new(),
-        })
-    }
-
+impl Peers {
     /// A session that was let in; its name here, if it has keys.
-    pub(super) fn begin(&mut self, socket: &OwnedFd, channel: &Channel) -> Option<u64> {
+    pub(super) fn begin(&self, socket: &OwnedFd, channel: &Channel) -> Option<u64> {
         let keys = Keys::draw(channel)?;
         let name = keys.session;
         let peer = SocketAddr::try_from(getpeername(socket).ok()??).ok()?;
         let sealed = keys.into_end(Side::Engine)?;
         let ip = peer.ip().to_canonical();
+        let peer = Arc::new(Mutex::new(Peer { sealed, ip }));
+        let mut peers = self.0.write().unwrap_or_else(PoisonError::into_inner);
         // Nobody's name is drawn twice.
-        self.peers.insert(name, Peer { sealed, ip });
+        peers.insert(name, peer);
         Some(name)
     }
 
     /// It has ended.
-    pub(super) fn end(&mut self, name: u64) {
-        self.peers.remove(&name);
+    pub(super) fn end(&self, name: u64) {
+        let mut peers = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        peers.remove(&name);
+    }
+
+    fn get(&self, name: u64) -> Option<Arc<Mutex<Peer>>> {
+        let peers = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        peers.get(&name).cloned()
+    }
+}
+
+/// A loop's socket. Those of all loops have one address; which of them gets a client's
+/// datagrams is decided by the system, and is the same one for all of a client's.
+pub(super) struct Datagrams {
+    socket: UdpSocket,
+    buffers: Buffers,
+    out: Vec<u8>,
+}
+
+impl Datagrams {
+    /// At the address of the engine's listener; with others of this engine, if it
+    /// `is_shared`.
+    pub(super) fn bind(address: SocketAddr, is_shared: bool) -> io::Result<Self> {
+        let family = match address {
+            SocketAddr::V4(_) => AddressFamily::INET,
+            SocketAddr::V6(_) => AddressFamily::INET6,
+        };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(family, SocketType::DGRAM, flags, None)?;
+        if is_shared {
+            sockopt::set_socket_reuseport(&socket, true)?;
+        }
+        bind(&socket, &address)?;
+        Ok(Datagrams {
+            socket: socket.into(),
+            buffers: Buffers::default(),
+            out: Vec::new(),
+        })
     }
 
     /// Carries out what has come; how many datagrams that were.
-    pub(super) fn serve(&mut self, memory: &mut impl Memory, counters: &Counters) -> usize {
+    pub(super) fn serve(
+        &mut self,
+        peers: &Peers,
+        memory: &mut impl Memory,
+        counters: &Counters,
+    ) -> usize {
         let mut datagram = [0; DATAGRAM_LEN_MAX + 1];
         let (mut count, mut sent_len) = (0, 0);
         while count < TURN_COUNT && sent_len < TURN_LEN {
@@ -72,13 +103,17 @@ impl Datagrams {
             };
             count += 1;
             add(&counters.datagrams_in, 1);
-            let peer = session_of(&datagram[..len]).and_then(|name| self.peers.get_mut(&name));
-            let peer = peer.filter(|peer| peer.ip == from.ip().to_canonical());
+            let peer = session_of(&datagram[..len]).and_then(|name| peers.get(name));
             // Nothing is said to who has no key.
             let Some(peer) = peer else {
                 add(&counters.datagrams_dropped, 1);
                 continue;
             };
+            let mut peer = peer.lock().unwrap_or_else(PoisonError::into_inner);
+            if peer.ip != from.ip().to_canonical() {
+                add(&counters.datagrams_dropped, 1);
+                continue;
+            }
             let Ok(payload) = peer.sealed.open(&mut datagram[..len]) else {
                 add(&counters.datagrams_dropped, 1);
                 continue;

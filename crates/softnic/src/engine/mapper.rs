@@ -2,7 +2,7 @@
 //! a backend that hangs lets one knock and does not answer.
 
 use super::counters::add;
-use super::{Adoption, Shared};
+use super::shared::Shared;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -66,11 +66,7 @@ impl Known {
     /// Has the memory unmapped, if it is mapped.
     fn give_up(&mut self, number: u32, shared: &Shared) {
         if self.view.take().is_some() {
-            shared.adopt(Adoption {
-                number,
-                generation: self.generation,
-                connection: None,
-            });
+            shared.adopt(number, self.generation, Vec::new());
         }
     }
 }
@@ -111,24 +107,11 @@ impl Mapper {
             if !is_missing {
                 missing_pause = PLACES_MISSING_MIN;
             }
-            self.pause(match is_moving {
+            self.shared.await_nudge(match is_moving {
                 true => LOOK_MOVING,
                 false => LOOK,
             });
         }
-    }
-
-    /// Sleeps, unless something is wrong.
-    fn pause(&self, pause: Duration) {
-        let guard = self.shared.nudged();
-        let mut guard = match *guard || self.shared.is_stopped() {
-            true => guard,
-            false => match self.shared.nudge.wait_timeout(guard, pause) {
-                Ok((guard, _)) => guard,
-                Err(poisoned) => poisoned.into_inner().0,
-            },
-        };
-        *guard = false;
     }
 
     /// Maps what is not mapped. Whether a backend could not be, and whether one is on
@@ -164,19 +147,17 @@ impl Mapper {
                 is_missing = true;
                 continue;
             }
-            match map(place, places) {
-                Some(connection) => {
+            let count = self.shared.loops.len();
+            match map_for_all(place, places, count) {
+                Some((view, connections)) => {
                     known.generation = known.generation.wrapping_add(1);
-                    known.view = Some(Arc::clone(connection.view()));
+                    known.view = Some(view);
                     known.retry_at = None;
                     known.lapsed_since = None;
                     known.pause = RETRY_MIN;
                     add(&self.shared.counters.mapped_total, 1);
-                    self.shared.adopt(Adoption {
-                        number: place.number,
-                        generation: known.generation,
-                        connection: Some(connection),
-                    });
+                    self.shared
+                        .adopt(place.number, known.generation, connections);
                 }
                 None => {
                     is_missing = true;
@@ -188,6 +169,23 @@ impl Mapper {
         }
         (is_missing, is_moving)
     }
+}
+
+/// The backend's memory, once for each loop, all of one process.
+fn map_for_all(
+    place: &Place,
+    places: &CellPlaces,
+    count: usize,
+) -> Option<(Arc<RegionView>, Vec<Connection>)> {
+    let connections: Option<Vec<Connection>> = (0..count).map(|_| map(place, places)).collect();
+    let connections = connections?;
+    let view = Arc::clone(connections.first()?.view());
+    let incarnation = view.agreement().incarnation;
+    let is_one = |of: &Connection| of.agreement().incarnation == incarnation;
+    connections
+        .iter()
+        .all(is_one)
+        .then_some((view, connections))
 }
 
 /// The backend's memory, if it lives and is of this life of the cell. Rings are asked

@@ -1,31 +1,40 @@
-//! An engine: two threads, stopped when it is dropped.
+//! An engine: threads that read, one that lets clients in, one that maps backends;
+//! stopped when it is dropped.
 
 mod backends;
 mod counters;
 mod datagrams;
 mod event_loop;
+mod greeter;
+mod guest;
 mod mapper;
 mod session;
+mod shared;
 
-pub use counters::Counters;
+pub use counters::{Count, Counted};
 pub use mapper::{CellPlaces, Place};
+pub use shared::Admits;
 
+use datagrams::Datagrams;
 use event_loop::EventLoop;
+use greeter::Greeter;
 use mapper::Mapper;
-use rustix::event::{EventfdFlags, eventfd};
+use shared::Shared;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
-use trefoil_fabric::shm::Connection;
+use std::time::Duration;
 use trefoil_tls::{Caller, Tls};
+
+/// Most threads that read.
+pub const ENGINE_COUNT_MAX: usize = 64;
 
 /// How an engine behaves.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
+    /// Threads that read: sessions are spread over them.
+    pub engines: usize,
     /// How long it looks for requests after the last one before it sleeps.
     pub spin: Duration,
     /// Clients at a time. Each may make the engine keep a megabyte, if it asks for much
@@ -40,6 +49,7 @@ pub struct EngineOptions {
 impl Default for EngineOptions {
     fn default() -> Self {
         EngineOptions {
+            engines: 1,
             spin: Duration::from_micros(50),
             sessions_max: 256,
             greeting_max: Duration::from_secs(2),
@@ -56,9 +66,6 @@ pub enum Who {
     /// Theirs who have this certificate, of an authority that is believed.
     Certificate(Arc<Caller>),
 }
-
-/// Decides whether somebody may read. Called by the event loop: it must not wait.
-pub type Admits = Box<dyn Fn(&Who) -> bool + Send>;
 
 /// Why no engine could be started.
 #[derive(Debug, thiserror::Error)]
@@ -77,67 +84,6 @@ fn failed<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> EngineErr
     move |source| EngineError::System {
         what,
         source: source.into(),
-    }
-}
-
-/// A backend that has been mapped, on its way from the mapper to the event loop.
-struct Adoption {
-    number: u32,
-    /// Another one for each mapping of that number.
-    generation: u32,
-    /// `None` if what was mapped is not to be any more.
-    connection: Option<Connection>,
-}
-
-/// What the two threads share.
-struct Shared {
-    counters: Counters,
-    adoptions: Mutex<Vec<Adoption>>,
-    has_adoptions: AtomicBool,
-    is_stopped: AtomicBool,
-    /// Somebody may have lost the right to read.
-    must_judge: AtomicBool,
-    began: Instant,
-    /// Wakes the event loop.
-    bell: OwnedFd,
-    /// Something is wrong with a backend: the mapper is to look at once.
-    is_nudged: Mutex<bool>,
-    nudge: Condvar,
-}
-
-impl Shared {
-    fn adopt(&self, adoption: Adoption) {
-        self.adoptions().push(adoption);
-        self.has_adoptions.store(true, Ordering::Release);
-        self.ring();
-    }
-
-    fn adoptions(&self) -> MutexGuard<'_, Vec<Adoption>> {
-        self.adoptions
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn ring(&self) {
-        // A counter that is full wakes as well.
-        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
-    }
-
-    /// Has the mapper look at once.
-    #[cold]
-    fn nudge(&self) {
-        *self.nudged() = true;
-        self.nudge.notify_all();
-    }
-
-    fn nudged(&self) -> MutexGuard<'_, bool> {
-        self.is_nudged
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn is_stopped(&self) -> bool {
-        self.is_stopped.load(Ordering::Acquire)
     }
 }
 
@@ -162,27 +108,32 @@ impl Engine {
         let address = listener
             .local_addr()
             .map_err(failed("ask for the address"))?;
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let shared = Arc::new(Shared {
-            counters: Counters::default(),
-            adoptions: Mutex::default(),
-            has_adoptions: AtomicBool::new(false),
-            is_stopped: AtomicBool::new(false),
-            must_judge: AtomicBool::new(false),
-            began: Instant::now(),
-            bell: eventfd(0, flags).map_err(failed("make a descriptor to wake by"))?,
-            is_nudged: Mutex::new(false),
-            nudge: Condvar::new(),
-        });
-        let event_loop = EventLoop::new(Arc::clone(&shared), listener, (tls, admits), options)
-            .map_err(failed("prepare the sockets"))?;
+        let prepared = |source: io::Error| EngineError::System {
+            what: "prepare the sockets",
+            source,
+        };
+        let shared = Arc::new(Shared::new(options, admits).map_err(prepared)?);
+        let count = shared.loops.len();
+        let mut loops = Vec::new();
+        for at in 0..count {
+            let datagrams = match &tls {
+                None => None,
+                Some(_) => datagrams_at(address, count > 1),
+            };
+            let event_loop = EventLoop::new(Arc::clone(&shared), at, datagrams);
+            loops.push(event_loop.map_err(prepared)?);
+        }
+        let greeter = Greeter::new(Arc::clone(&shared), listener, tls).map_err(prepared)?;
         let mapper = Mapper::new(Arc::clone(&shared), Box::new(places));
         let mut engine = Engine {
             shared,
             address,
             threads: Vec::new(),
         };
-        engine.spawn("trefoil-engine", move || event_loop.run())?;
+        for (at, event_loop) in loops.into_iter().enumerate() {
+            engine.spawn(&format!("trefoil-nic-{at}"), move || event_loop.run())?;
+        }
+        engine.spawn("trefoil-greeter", move || greeter.run())?;
         engine.spawn("trefoil-mapper", move || mapper.run())?;
         Ok(engine)
     }
@@ -206,21 +157,35 @@ impl Engine {
     /// Asks again, of everybody who is in, whether they may read; who may not is out
     /// before the next request.
     pub fn judge_again(&self) {
-        self.shared.must_judge.store(true, Ordering::Release);
-        self.shared.ring();
+        self.shared.judge_again();
     }
 
-    /// What it has counted.
-    pub fn counters(&self) -> &Counters {
-        &self.shared.counters
+    /// What all its threads have counted together.
+    pub fn counted(&self) -> Counted {
+        self.shared.counted()
     }
+
+    /// What the threads that let clients in and map backends have counted.
+    pub fn counted_by_set_up(&self) -> Counted {
+        self.shared.counted_by_set_up()
+    }
+
+    /// What each thread that reads has counted.
+    pub fn counted_by_engine(&self) -> impl Iterator<Item = Counted> {
+        self.shared.loops.iter().map(|share| share.counters.read())
+    }
+}
+
+/// The socket of one loop for datagrams; without it, everything goes by streams.
+fn datagrams_at(address: SocketAddr, is_shared: bool) -> Option<Datagrams> {
+    let bound = Datagrams::bind(address, is_shared);
+    let tell = |error: &io::Error| tracing::warn!("clients are not served over UDP: {error}");
+    bound.inspect_err(tell).ok()
 }
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.shared.is_stopped.store(true, Ordering::Release);
-        self.shared.ring();
-        self.shared.nudge();
+        self.shared.stop();
         for thread in self.threads.drain(..) {
             // One that has panicked has said so.
             let _ = thread.join();

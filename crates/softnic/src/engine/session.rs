@@ -1,21 +1,12 @@
-//! One connection: its socket, what has come and is not whole, what is not taken yet.
+//! A client's connection: its socket, what has come and is not whole, what is not taken yet.
 
 use super::Who;
+use super::guest::Guest;
+use super::shared::Seat;
 use crate::channel::{Broken, Channel};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::time::Instant;
 use trefoil_softnic_core::{Memory, Target, TargetError};
-use trefoil_tls::Caller;
-
-/// What sessions read, and who may.
-pub(super) trait Room: Memory {
-    /// The next one to be admitted has shown this certificate, or none.
-    fn is_visited(&mut self, by: Option<Arc<Caller>>);
-
-    /// As whom the one was admitted that was admitted last.
-    fn take_admitted(&mut self) -> Option<Who>;
-}
 
 /// How a turn of a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,9 +56,11 @@ pub(super) struct Session {
     pub(super) channel: Channel,
     /// Its name in datagrams, if it has keys.
     pub(super) datagrams: Option<u64>,
-    pub(super) target: Target,
-    /// Its client, once it is admitted.
-    pub(super) who: Option<Who>,
+    target: Target,
+    /// Its client.
+    pub(super) who: Who,
+    /// Its place in the engine and in its loop.
+    pub(super) seat: Seat,
     /// Less than one frame, unless it is blocked or ready.
     input: Vec<u8>,
     /// Whether there may be whole frames in the input.
@@ -75,28 +68,33 @@ pub(super) struct Session {
     /// What the client has not taken.
     output: Vec<u8>,
     sent: usize,
-    /// Since when it has not shown whose it is, or has taken nothing.
+    /// Since when it has taken nothing, while it is blocked.
     pub(super) since: Instant,
     pub(super) bytes_in: u64,
     pub(super) bytes_out: u64,
 }
 
 impl Session {
-    pub(super) fn new(socket: OwnedFd, channel: Channel, now: Instant) -> Self {
-        Session {
-            socket,
-            channel,
-            datagrams: None,
-            target: Target::new(),
-            who: None,
-            input: Vec::new(),
+    /// Of a client that was let in. It goes on with what has come behind the greeting.
+    pub(super) fn begin(guest: Guest, (who, seat): (Who, Seat), datagrams: Option<u64>) -> Self {
+        let mut session = Session {
+            socket: guest.socket,
+            channel: guest.channel,
+            datagrams,
+            target: guest.target,
+            who,
+            seat,
             is_ready: false,
-            output: Vec::new(),
+            input: guest.input,
+            output: guest.output,
             sent: 0,
-            since: now,
+            since: Instant::now(),
             bytes_in: 0,
             bytes_out: 0,
-        }
+        };
+        // One that is blocked goes on when its socket has room.
+        session.is_ready = !session.input.is_empty() && !session.is_blocked();
+        session
     }
 
     pub(super) fn is_blocked(&self) -> bool {
@@ -110,7 +108,7 @@ impl Session {
 
     /// Receives once, and carries out what is whole. Not while it is ready: what it keeps
     /// would grow without bound.
-    pub(super) fn receive(&mut self, memory: &mut impl Room, buffers: &mut Buffers) -> Turn {
+    pub(super) fn receive(&mut self, memory: &mut impl Memory, buffers: &mut Buffers) -> Turn {
         // A frame that is not whole leaves less room for what comes next: what is kept
         // stays below one frame and one receipt.
         let received = self
@@ -121,13 +119,9 @@ impl Session {
             Ok(None) if self.is_blocked() => return Turn::Blocked,
             Ok(None) => return Turn::Waits,
             Err(Broken::Closed) => return Turn::Ends(End::Closed),
-            // Its certificate is not believed, or it speaks without TLS.
             Err(Broken::Tls(error)) => {
-                tracing::debug!("a client was not let in: {error}");
-                return Turn::Ends(match self.target.is_admitted() {
-                    true => End::Malformed,
-                    false => End::Handshake,
-                });
+                tracing::debug!("a session ends: {error}");
+                return Turn::Ends(End::Malformed);
             }
         };
         self.bytes_in += count as u64;
@@ -147,7 +141,7 @@ impl Session {
     pub(super) fn resume(
         &mut self,
         now: Instant,
-        memory: &mut impl Room,
+        memory: &mut impl Memory,
         buffers: &mut Buffers,
     ) -> Turn {
         match self.send_left(now) {
@@ -159,7 +153,7 @@ impl Session {
     }
 
     /// What was kept.
-    pub(super) fn carry_out(&mut self, memory: &mut impl Room, buffers: &mut Buffers) -> Turn {
+    pub(super) fn carry_out(&mut self, memory: &mut impl Memory, buffers: &mut Buffers) -> Turn {
         let mut input = std::mem::take(&mut self.input);
         let (turn, used) = self.carry_out_from(&input, memory, buffers);
         input.drain(..used);
@@ -172,7 +166,7 @@ impl Session {
     fn carry_out_from(
         &mut self,
         input: &[u8],
-        memory: &mut impl Room,
+        memory: &mut impl Memory,
         buffers: &mut Buffers,
     ) -> (Turn, usize) {
         let mut used = 0;
@@ -180,17 +174,10 @@ impl Session {
         self.is_ready = false;
         loop {
             buffers.out.clear();
-            let was_admitted = self.target.is_admitted();
-            if !was_admitted {
-                memory.is_visited(self.channel.caller().map(Arc::new));
-            }
             let result = self.target.handle(&input[used..], memory, &mut buffers.out);
-            if !was_admitted && self.target.is_admitted() {
-                self.who = memory.take_admitted();
-            }
             let sent = self.send(&buffers.out);
             let done = match result {
-                // Whoever is refused reads why, if there is room in its socket.
+                // It has been greeted: nobody is refused here.
                 Err(TargetError::Refused(_)) => return (Turn::Ends(End::Refused), used),
                 Err(TargetError::Malformed(_)) => return (Turn::Ends(End::Malformed), used),
                 Ok(done) => done,
@@ -251,37 +238,25 @@ impl Session {
 
 #[cfg(test)]
 mod tests {
+    use super::super::EngineOptions;
+    use super::super::guest::Step;
+    use super::super::shared::Shared;
     use super::*;
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
+    use std::sync::Arc;
     use trefoil_layout::KeyHash;
     use trefoil_softnic_core::ReadRange;
     use trefoil_softnic_core::limits::WINDOW_LEN;
     use trefoil_softnic_core::wire::{
-        Answer, Ask, HEAD_LEN, Head, Hello, Kind, Open, OpenStatus, Opened, RefusalCode, Region,
-        Request, Status, Welcome,
+        Answer, Ask, HEAD_LEN, Head, Hello, Kind, Open, OpenStatus, Opened, Region, Request,
+        Status, Welcome,
     };
 
-    /// Everybody comes in, and reads zeroes.
+    /// Everybody reads zeroes.
     struct Zeroes;
 
-    impl Room for Zeroes {
-        fn is_visited(&mut self, _: Option<Arc<Caller>>) {}
-
-        fn take_admitted(&mut self) -> Option<Who> {
-            None
-        }
-    }
-
     impl Memory for Zeroes {
-        fn admit(&mut self, _: &[u8]) -> Result<Welcome, RefusalCode> {
-            Ok(Welcome {
-                window: WINDOW_LEN,
-                engine: 1,
-                session: 1,
-            })
-        }
-
         fn open(&mut self, _: &Open) -> Result<Opened, OpenStatus> {
             unreachable!("nobody opens")
         }
@@ -331,6 +306,26 @@ mod tests {
         bytes
     }
 
+    /// A session whose client is let in, with the first of what came behind its greeting.
+    fn admitted(socket: OwnedFd) -> Session {
+        let shared = Shared::new(EngineOptions::default(), Arc::new(|_| true)).unwrap();
+        let mut guest = Guest::new(socket, Channel::default(), Instant::now());
+        let welcome = Welcome {
+            window: WINDOW_LEN,
+            engine: 1,
+            session: 1,
+        };
+        loop {
+            let seat = shared.seat().unwrap();
+            let step = guest.step(&mut [0; 4096], |who| Ok((welcome, (who, seat))));
+            match step {
+                Step::Waits => std::thread::yield_now(),
+                Step::Comes(admitted) => return Session::begin(guest, admitted, None),
+                Step::Ends(end) => panic!("{end:?}"),
+            }
+        }
+    }
+
     #[test]
     fn whoever_asks_for_much_lets_others_in_between() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -338,7 +333,7 @@ mod tests {
         let (socket, _) = listener.accept().unwrap();
         let frames = 200;
         client.write_all(&asks(frames)).unwrap();
-        let mut session = Session::new(socket.into(), Channel::default(), Instant::now());
+        let mut session = admitted(socket.into());
         // What it takes meanwhile, so that nothing else stops a turn.
         let taker = std::thread::spawn(move || {
             let (mut len, mut buffer) = (0, vec![0; 1 << 20]);

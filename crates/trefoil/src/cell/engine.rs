@@ -105,7 +105,11 @@ impl EngineProcess {
 }
 
 fn spawn(program: &Program, starter: &Starter, listen: SocketAddr) -> Result<Child, Failure> {
-    let UpArgs { host, .. } = &starter.args;
+    let UpArgs {
+        host,
+        engine_size: size,
+        ..
+    } = &starter.args;
     let mut command = program.command();
     command
         .args(["engine", "--is-bound", "--cell", &starter.home.address()])
@@ -114,6 +118,9 @@ fn spawn(program: &Program, starter: &Starter, listen: SocketAddr) -> Result<Chi
         // Its ready line is not ours.
         .stdout(Stdio::null())
         .kill_on_drop(true);
+    if let Some(engines) = size.engines {
+        command.arg("--engines").arg(engines.to_string());
+    }
     if let Some(certs) = &host.certs {
         command.arg("--certs").arg(certs);
     }

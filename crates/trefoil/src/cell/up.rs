@@ -100,6 +100,7 @@ fn check_settings(args: &UpArgs) -> Result<Option<SocketAddr>, Failure> {
     StoreSettings::from(&args.store).check()?;
     crate::users::policy(&args.allow_user)?;
     crate::serve::engine_address(args.engine.as_deref())?;
+    crate::engine::engine_options(args.engine_size)?;
     let metrics = args.metrics.as_deref().unwrap_or(METRICS_DEFAULT);
     crate::serve::metrics_address(metrics)
 }

@@ -5,18 +5,19 @@ mod service;
 
 pub(crate) use service::{Service, Setup};
 
-use crate::args::EngineArgs;
+use crate::args::{EngineArgs, EngineSize};
 use crate::failure::{Failure, Outcome, print_line};
 use crate::signals::Signals;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use trefoil_backend::take_port;
 use trefoil_client::Cell;
 use trefoil_gateway::observe::Endpoint;
-use trefoil_softnic::{CellPlaces, Engine, EngineOptions, Place};
+use trefoil_softnic::{CellPlaces, ENGINE_COUNT_MAX, Engine, EngineOptions, Place};
+
+pub(crate) const ENGINES_DEFAULT: usize = 1;
 
 /// How long the engine may take to find the backends, before it says that it is ready
 /// without some of them.
@@ -36,7 +37,7 @@ pub(crate) fn run(args: EngineArgs) -> Outcome {
         is_plain: args.plaintext,
         options: EngineOptions {
             spin: args.spin.into(),
-            ..EngineOptions::default()
+            ..engine_options(args.size)?
         },
     };
     let metrics = match crate::serve::metrics_address(&args.metrics)? {
@@ -74,10 +75,24 @@ pub(crate) fn run(args: EngineArgs) -> Outcome {
         crate::serve::read_again(tls.as_ref())?;
         crate::serve::read_again(cell.tls())
     });
-    for (name, count) in engine.counters().all() {
-        tracing::info!("{name} {count}");
+    for count in engine.counted().all() {
+        tracing::info!("{} {}", count.name, count.value);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// How an engine of this size behaves.
+pub(crate) fn engine_options(size: EngineSize) -> Result<EngineOptions, Failure> {
+    let engines = size.engines.unwrap_or(ENGINES_DEFAULT);
+    if !(1..=ENGINE_COUNT_MAX).contains(&engines) {
+        return Err(Failure::Usage(format!(
+            "--engines {engines}: threads that read, each of which takes a core under load; choose 1 to {ENGINE_COUNT_MAX}"
+        )));
+    }
+    Ok(EngineOptions {
+        engines,
+        ..EngineOptions::default()
+    })
 }
 
 /// Where the backends are, as this process knows it, or as the cell says now.
@@ -128,7 +143,7 @@ fn await_backends(engine: &Engine, cell: &Cell) {
     };
     let count = config.backends.iter().filter(is_here).count() as u64;
     while begin.elapsed() < FIND_PATIENCE {
-        if engine.counters().mapped_total.load(Ordering::Relaxed) >= count {
+        if engine.counted().get("mapped_total") >= count {
             return;
         }
         std::thread::sleep(Duration::from_millis(5));

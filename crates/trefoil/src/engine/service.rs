@@ -72,7 +72,7 @@ impl Service {
         let shown = Arc::new(Shown::new(token));
         let admits: Admits = {
             let (tls, shown) = (tls.clone(), Arc::clone(&shown));
-            Box::new(move |who: &Who| may_read(tls.as_ref(), &shown, who))
+            Arc::new(move |who: &Who| may_read(tls.as_ref(), &shown, who))
         };
         let mut notices = HashMap::new();
         let told = move |may_be_old| {

@@ -972,20 +972,121 @@ fn an_engine_s_counters_are_there_for_prometheus() {
     let mut client = engine.client(&cell);
     set(&mut client, "k", b"v");
     assert!(get(&mut client, "k").is_some());
-    let mut socket = TcpStream::connect(metrics).unwrap();
+    let said = said_by_metrics(metrics);
+    assert!(
+        metric(&said, "scans_total", "0") > 0 && metric(&said, "sessions_total", "set-up") > 0,
+        "{said}"
+    );
+    assert!(
+        said.contains("# TYPE trefoil_engine_sessions_open gauge"),
+        "{said}"
+    );
+}
+
+fn said_by_metrics(address: SocketAddr) -> String {
+    let mut socket = TcpStream::connect(address).unwrap();
     socket
         .write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n")
         .unwrap();
     let mut said = String::new();
     socket.read_to_string(&mut said).unwrap();
-    let scans = said
-        .lines()
-        .find_map(|line| line.strip_prefix("trefoil_engine_scans_total{cell=\"cell\"} "));
-    assert!(scans.unwrap().parse::<u64>().unwrap() > 0, "{said}");
-    assert!(
-        said.contains("# TYPE trefoil_engine_sessions_open gauge"),
-        "{said}"
-    );
+    said
+}
+
+/// What one of an engine's threads has counted.
+fn metric(said: &str, name: &str, engine: &str) -> u64 {
+    let begin = format!("trefoil_engine_{name}{{cell=\"cell\",engine=\"{engine}\"}} ");
+    let value = said.lines().find_map(|line| line.strip_prefix(&begin));
+    value
+        .unwrap_or_else(|| panic!("no {begin}in {said}"))
+        .parse()
+        .unwrap()
+}
+
+#[test]
+fn several_engines_share_the_clients_of_one_address() {
+    let (_dir, cell) = up("R=1");
+    let metrics = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let listen = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let (at, engines) = (metrics.to_string(), ["0", "1", "2"]);
+    let more = ["--metrics", &at, "--engines", "3"];
+    let engine = Engine::start_with(&cell, listen, &more);
+    // Each with one session; they come one after the other.
+    let mut clients: Vec<Client> = (0..6).map(|_| engine.client(&cell)).collect();
+    set(&mut clients[0], "k", b"v");
+    for client in &mut clients {
+        for _ in 0..50 {
+            assert_eq!(get(client, "k").as_deref(), Some(&b"v"[..]));
+        }
+    }
+    let said = said_by_metrics(metrics);
+    for engine in engines {
+        let count = |name| metric(&said, name, engine);
+        assert_eq!(count("sessions_open"), 2, "{said}");
+        assert!(count("scans_total") >= 100, "{said}");
+        assert_eq!(count("backends_mapped"), 1, "{said}");
+    }
+    // Those that leave make room where they were.
+    clients.truncate(1);
+    let begin = Instant::now();
+    let open = |said: &str| -> u64 {
+        let counts = engines.map(|engine| metric(said, "sessions_open", engine));
+        counts.iter().sum()
+    };
+    while open(&said_by_metrics(metrics)) > 1 {
+        assert!(begin.elapsed() < PATIENCE);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    clients.extend((0..2).map(|_| engine.client(&cell)));
+    let said = said_by_metrics(metrics);
+    for engine in engines {
+        assert_eq!(metric(&said, "sessions_open", engine), 1, "{said}");
+    }
+    drop(clients);
+    let counted = engine.stop();
+    assert_eq!((counted["engines"], counted["backends_mapped"]), (3, 1));
+    assert!(counted["scans"] >= 300, "{counted:?}");
+}
+
+/// Which of the threads takes a client's datagrams is the system's choice.
+#[test]
+fn several_engines_answer_datagrams_and_follow_backends() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["--memory", "64MiB", "--restart", "always"];
+    let cell = Cell::up(dir.path(), &args);
+    let certs = Certs::issue();
+    let metrics = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let (at, of_server) = (metrics.to_string(), certs.of_server());
+    let more = ["--certs", &of_server, "--engines", "3", "--metrics", &at];
+    let engine = Engine::start_with(&cell, certs.listen(), &more);
+    let options = Options {
+        engine_datagrams: true,
+        ..engine.options()
+    };
+    let connect = |_| certs.client(&cell, options);
+    let mut clients: Vec<Client> = (0..8).map(connect).collect();
+    set(&mut clients[0], "k", b"v");
+    let look = |clients: &mut Vec<Client>| {
+        for client in clients {
+            for _ in 0..30 {
+                assert_eq!(stored(client, "k"), b"v");
+            }
+        }
+    };
+    look(&mut clients);
+    // 16 sessions, of which each reads by datagrams: all to one of three once in millions.
+    let said = said_by_metrics(metrics);
+    let counts = ["0", "1", "2"].map(|engine| metric(&said, "datagrams_in_total", engine));
+    assert!(counts.iter().sum::<u64>() >= 480, "{counts:?}");
+    assert!(counts.iter().filter(|count| **count > 0).count() >= 2);
+    // Handles are new everywhere.
+    let restarted = cell.run(&["cell", "restart"]);
+    assert!(restarted.status.success(), "{}", text(&restarted.stderr));
+    look(&mut clients);
+    clients.iter_mut().for_each(await_engine);
+    look(&mut clients);
+    drop(clients);
+    assert_eq!(engine.stop()["malformed"], 0);
 }
 
 /// One session by hand.
