@@ -12,7 +12,8 @@ use super::{DATAGRAM_HEAD_LEN, DATAGRAM_LEN_MAX, PAYLOAD_LEN_MAX, TAG_LEN};
 pub const REPLAY_COUNT: u64 = 2048;
 const WORDS: usize = (REPLAY_COUNT / 64) as usize;
 
-/// Authenticated encryption with the keys of one session, one for each direction.
+/// Authenticated encryption with the keys of one session: those of a direction seal by
+/// the datagram's number, and a key no more of them than it safely may.
 pub trait Cipher {
     /// Seals the bytes from `from` on in place, and appends the tag ([`TAG_LEN`] bytes).
     /// `head` is authenticated, too.
@@ -74,7 +75,7 @@ impl<C: Cipher> Sealed<C> {
     /// The datagram that carries a payload, in `out`, whose former content goes.
     pub fn seal(&mut self, payload: &[u8], out: &mut Vec<u8>) {
         assert!(payload.len() <= PAYLOAD_LEN_MAX, "payloads are cut to fit");
-        // At a billion a second, it ends in centuries.
+        // At a billion a second, it ends in centuries; keys are renewed long before.
         self.sent += 1;
         let mut head = [0; DATAGRAM_HEAD_LEN];
         head[..8].copy_from_slice(&self.session.to_le_bytes());
