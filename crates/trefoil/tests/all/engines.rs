@@ -10,10 +10,13 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use trefoil_client::{CarrierInUse, Client, Lookup, MissReason, Mutated, Options, SetOptions};
 use trefoil_client_core::vote::{IndexVote, index_vote};
+use trefoil_fabric::port::{Completion, Port as _, Progress, Token};
+use trefoil_layout::KeyHash;
 use trefoil_layout::bucket::BUCKET_LEN;
 use trefoil_layout::control::{self, CONTROL_LEN};
 use trefoil_layout::data::DataEntry;
 use trefoil_layout::limits::LAYOUT_VERSION;
+use trefoil_softnic::{EngineAddress, EnginePort};
 use trefoil_softnic_core::wire::Region;
 use trefoil_softnic_core::{Event, Initiator, InitiatorOptions, ReadRange, Unanswered};
 
@@ -658,10 +661,29 @@ impl Certs {
         SocketAddr::from(([127, 0, 0, 1], free_port()))
     }
 
+    /// Another client's.
+    fn issue_another(&self, name: &str) {
+        let dir = self.own.path().join("ca").display().to_string();
+        let issue = ["cell", "certs", "issue", "--name", name, "--role", "client"];
+        let made = crate::support::run(&[&issue[..], &["--dir", &dir]].concat());
+        assert!(made.status.success(), "{}", text(&made.stderr));
+    }
+
+    /// Whom the server believes no more.
+    fn revoke(&self, serials: &[String]) {
+        let next = self.own.path().join("next");
+        std::fs::write(&next, serials.join("\n")).unwrap();
+        std::fs::rename(&next, self.own.path().join("ca/server/revoked")).unwrap();
+    }
+
+    fn tls(&self, name: &str) -> trefoil_client::Tls {
+        let files = trefoil_client::CertFiles::in_directory(&self.own.path().join("ca").join(name));
+        trefoil_client::Tls::read(&files, trefoil_client::CertUse::Client).unwrap()
+    }
+
     /// A client that shows its certificate, once it reaches all by way of the engine.
     fn client(&self, cell: &Cell, options: Options) -> Client {
-        let files = trefoil_client::CertFiles::in_directory(&self.own.path().join("ca/client"));
-        let tls = trefoil_client::Tls::read(&files, trefoil_client::CertUse::Client).unwrap();
+        let tls = self.tls("client");
         let cell = trefoil_client::Cell::connect_with(&cell.address, Some(tls)).unwrap();
         let mut client = cell.client(options);
         await_engine(&mut client);
@@ -1444,6 +1466,145 @@ fn who_has_a_token_that_was_replaced_reads_no_more() {
     std::fs::remove_file(&file).unwrap();
     assert!(matches!(session.socket.read(&mut [0; 64]), Ok(0) | Err(_)));
     assert_eq!(engine.stop()["revoked"], 2);
+}
+
+/// How long after its certificate was revoked a client that does nothing but read has
+/// read last.
+fn read_after_revocation(
+    (engine, life, hash): (&Engine, u64, KeyHash),
+    (tls, has_datagrams): (trefoil_client::Tls, bool),
+    revoke: impl FnOnce(),
+) -> Duration {
+    let address = EngineAddress {
+        address: engine.address,
+        host: engine.address.ip().to_string(),
+        tls: Some(tls),
+        has_datagrams,
+        token: std::sync::Arc::from([]),
+    };
+    let mut port = EnginePort::connect(&address, 0, life, PATIENCE).unwrap();
+    let (began, last_us) = (Instant::now(), std::sync::atomic::AtomicU64::new(0));
+    let now_us = || began.elapsed().as_micros() as u64;
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            for number in 0.. {
+                let progress = port.submit_scan(Token(number), 0, hash);
+                assert!(matches!(progress, Progress::Pending), "{progress:?}");
+                let mut is_answered = false;
+                while !is_answered {
+                    let polled = port.poll(|completion| match completion {
+                        Completion::Scan(_, vote, data, _) => {
+                            assert!(matches!(vote, IndexVote::Present { .. }) && !data.is_empty());
+                            is_answered = true;
+                            last_us.store(now_us(), Ordering::SeqCst);
+                        }
+                        Completion::Stamp(..) => {}
+                        other => panic!("{other:?}"),
+                    });
+                    if polled.is_err() {
+                        return number;
+                    }
+                    assert!(began.elapsed() < PATIENCE, "its session has not ended");
+                }
+            }
+            unreachable!()
+        });
+        while last_us.load(Ordering::SeqCst) == 0 {
+            assert!(!reader.is_finished() && began.elapsed() < PATIENCE);
+            std::thread::yield_now();
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        let revoked_us = now_us();
+        revoke();
+        let count = reader.join().unwrap();
+        assert!(count > 100, "{count} reads");
+        let last_us = last_us.load(Ordering::SeqCst);
+        // It has read until then.
+        assert!(last_us + 50_000 > revoked_us, "{last_us} {revoked_us}");
+        Duration::from_micros(last_us.saturating_sub(revoked_us))
+    })
+}
+
+#[test]
+fn who_is_revoked_reads_no_more_within_a_tenth_of_a_second() {
+    const MOST: Duration = Duration::from_millis(100);
+    let (_dir, cell) = up("R=1");
+    let certs = Certs::issue();
+    let of_server = certs.of_server();
+    let more = ["--certs", &of_server, "--engines", "2"];
+    let engine = Engine::start_with(&cell, certs.listen(), &more);
+    let mut client = certs.client(&cell, engine.options());
+    set(&mut client, "secret", b"value");
+    let (life, hash) = (client.config().life, client.config().hash.hash(b"secret"));
+    let (mut revoked, mut names) = (Vec::new(), 0..);
+    for has_datagrams in [false, true] {
+        // Again, where this machine has stood still for a moment.
+        let late = (0..3).find_map(|_| {
+            let name = format!("reader-{}", names.next()?);
+            certs.issue_another(&name);
+            let tls = certs.tls(&name);
+            revoked.push(tls.identity().certificate.serial.clone());
+            let of = (&engine, life, hash);
+            let revoke = || certs.revoke(&revoked);
+            let late = read_after_revocation(of, (tls, has_datagrams), revoke);
+            eprintln!("datagrams {has_datagrams}: read last after {late:?}");
+            (late <= MOST).then_some(late)
+        });
+        assert!(late.is_some(), "datagrams: {has_datagrams}");
+    }
+    // Who is not revoked goes on.
+    await_engine(&mut client);
+    assert_eq!(get(&mut client, "secret").as_deref(), Some(&b"value"[..]));
+    drop(client);
+    let counted = engine.stop();
+    assert_eq!(counted["revoked"], revoked.len() as u64);
+    assert!(counted["datagrams_in"] > 100, "{counted:?}");
+}
+
+#[test]
+fn a_window_that_was_taken_back_is_read_no_more() {
+    let (_dir, cell) = up("R=1");
+    let engine = Engine::beside(&cell);
+    let mut client = engine.client(&cell);
+    set(&mut client, "first", b"value");
+    let (hash, life) = (client.config().hash.hash(b"first"), client.config().life);
+    let mut session = Session::open(&engine, life);
+    let control = ReadRange {
+        region: Region::Control,
+        partition: 0,
+        window_id: 0,
+        offset: 0,
+        len: CONTROL_LEN as u32,
+    };
+    let partition = hash.partition(0, session.sub_count);
+    let window = |session: &mut Session| {
+        let words = session.read(control).unwrap();
+        control::index_window(&words[..], partition)
+    };
+    let first = window(&mut session).unwrap();
+    let bucket = ReadRange {
+        region: Region::Index,
+        partition: partition as u16,
+        window_id: first.window_id,
+        offset: first.offset,
+        len: BUCKET_LEN as u32,
+    };
+    assert!(session.read(bucket).is_ok());
+    // Its index grows, and the one before is taken back.
+    let (begin, mut number) = (Instant::now(), 0);
+    loop {
+        for _ in 0..200 {
+            number += 1;
+            set(&mut client, &format!("more {number}"), b"v");
+        }
+        let now = window(&mut session);
+        if now.is_some_and(|now| now.window_id != first.window_id) {
+            break;
+        }
+        assert!(begin.elapsed() < PATIENCE, "after {number} items");
+    }
+    assert_eq!(session.read(bucket), Err(Unanswered::OutOfWindow));
+    assert_eq!(get(&mut client, "first").as_deref(), Some(&b"value"[..]));
 }
 
 #[test]
