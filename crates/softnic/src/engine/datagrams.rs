@@ -1,16 +1,14 @@
-//! The engine's datagrams: a socket in each loop for all sessions that have keys.
+//! The engine's datagrams: those that come to a loop's sockets, of all sessions that have
+//! keys.
 
 use super::counters::{Counters, add};
 use super::session::TURN_LEN;
 use crate::channel::Channel;
 use crate::datagrams::{Aes, Keys, Side};
-use rustix::net::{
-    AddressFamily, SocketFlags, SocketType, bind, getpeername, socket_with, sockopt,
-};
+use rustix::net::getpeername;
 use std::collections::HashMap;
-use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use trefoil_softnic_core::Memory;
 use trefoil_softnic_core::datagram::sealed::session_of;
@@ -59,46 +57,39 @@ impl Peers {
     }
 }
 
-/// A loop's socket. Those of all loops have one address; which of them gets a client's
-/// datagrams is decided by the system, and is the same one for all of a client's.
+/// A loop's sockets.
+#[derive(Default)]
 pub(super) struct Datagrams {
-    socket: UdpSocket,
+    sockets: Vec<UdpSocket>,
     buffers: Buffers,
     out: Vec<u8>,
 }
 
 impl Datagrams {
-    /// At the address of the engine's listener; with others of this engine, if it
-    /// `is_shared`.
-    pub(super) fn bind(address: SocketAddr, is_shared: bool) -> io::Result<Self> {
-        let family = match address {
-            SocketAddr::V4(_) => AddressFamily::INET,
-            SocketAddr::V6(_) => AddressFamily::INET6,
-        };
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = socket_with(family, SocketType::DGRAM, flags, None)?;
-        if is_shared {
-            sockopt::set_socket_reuseport(&socket, true)?;
-        }
-        bind(&socket, &address)?;
-        Ok(Datagrams {
-            socket: socket.into(),
-            buffers: Buffers::default(),
-            out: Vec::new(),
-        })
+    /// How many sockets there are: the number of the next.
+    pub(super) fn count(&self) -> usize {
+        self.sockets.len()
     }
 
-    /// Carries out what has come; how many datagrams that were.
+    pub(super) fn add(&mut self, socket: UdpSocket) {
+        self.sockets.push(socket);
+    }
+
+    /// Carries out what has come to one of the sockets; how many datagrams that were.
     pub(super) fn serve(
         &mut self,
+        number: usize,
         peers: &Peers,
         memory: &mut impl Memory,
         counters: &Counters,
     ) -> usize {
+        let Some(socket) = self.sockets.get(number) else {
+            return 0;
+        };
         let mut datagram = [0; DATAGRAM_LEN_MAX + 1];
         let (mut count, mut sent_len) = (0, 0);
         while count < TURN_COUNT && sent_len < TURN_LEN {
-            let Ok((len, from)) = self.socket.recv_from(&mut datagram) else {
+            let Ok((len, from)) = socket.recv_from(&mut datagram) else {
                 break;
             };
             count += 1;
@@ -119,7 +110,7 @@ impl Datagrams {
                 continue;
             };
             add(&counters.bytes_in, len as u64);
-            let (socket, out) = (&self.socket, &mut self.out);
+            let out = &mut self.out;
             let done = carry_out(payload, memory, &mut self.buffers, |payload| {
                 peer.sealed.seal(payload, out);
                 // Taken or not: sealing is the work.
@@ -135,11 +126,5 @@ impl Datagrams {
             }
         }
         count
-    }
-}
-
-impl AsFd for Datagrams {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
     }
 }

@@ -27,10 +27,11 @@ const EVENT_COUNT_MAX: usize = 64;
 const ROUNDS_PER_CLOCK: u32 = 1 << 14;
 /// Between two looks for clients that take no answers, while there may be some.
 const SWEEP: Duration = Duration::from_millis(100);
-/// Names in epoll events; sessions are numbered upwards from the last of them.
+/// Names in epoll events; sockets for datagrams are numbered upwards from the second, and
+/// sessions from the last of them.
 const BELL: u64 = 0;
-const DATAGRAMS: u64 = 1;
-const SESSION_FIRST: u64 = 2;
+const DATAGRAMS_FIRST: u64 = 1;
+const SESSION_FIRST: u64 = 1 << 32;
 
 /// See the module.
 pub(super) struct EventLoop {
@@ -38,8 +39,7 @@ pub(super) struct EventLoop {
     /// Which of the engine's loops it is.
     at: usize,
     epoll: OwnedFd,
-    /// Where sessions have keys.
-    datagrams: Option<Datagrams>,
+    datagrams: Datagrams,
     sessions: HashMap<u64, Session>,
     next_session: u64,
     blocked_count: usize,
@@ -51,25 +51,17 @@ pub(super) struct EventLoop {
 }
 
 impl EventLoop {
-    pub(super) fn new(
-        shared: Arc<Shared>,
-        at: usize,
-        datagrams: Option<Datagrams>,
-    ) -> io::Result<Self> {
+    pub(super) fn new(shared: Arc<Shared>, at: usize) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let readable = epoll::EventFlags::IN;
         let bell = epoll::EventData::new_u64(BELL);
         epoll::add(&epoll, shared.loops[at].bell.descriptor(), bell, readable)?;
-        if let Some(datagrams) = &datagrams {
-            let name = epoll::EventData::new_u64(DATAGRAMS);
-            epoll::add(&epoll, datagrams, name, readable)?;
-        }
         Ok(EventLoop {
             backends: Backends::new(Arc::clone(&shared), at),
             shared,
             at,
             epoll,
-            datagrams,
+            datagrams: Datagrams::default(),
             sessions: HashMap::new(),
             next_session: SESSION_FIRST,
             blocked_count: 0,
@@ -146,6 +138,7 @@ impl EventLoop {
         if self.share().must_judge.load(Ordering::Relaxed) {
             self.judge_again();
         }
+        self.take_sockets();
         self.take_arrivals();
         let ready = std::mem::take(&mut self.ready);
         let mut served = ready.len();
@@ -153,7 +146,9 @@ impl EventLoop {
             let data = event.data;
             match data.u64() {
                 BELL => {}
-                DATAGRAMS => served += self.serve_datagrams(),
+                name if name < SESSION_FIRST => {
+                    served += self.serve_datagrams((name - DATAGRAMS_FIRST) as usize);
+                }
                 // Those that go on anyway receive nothing before.
                 name if self.goes_on(name) => {}
                 name => {
@@ -169,11 +164,10 @@ impl EventLoop {
         served
     }
 
-    fn serve_datagrams(&mut self) -> usize {
+    fn serve_datagrams(&mut self, number: usize) -> usize {
         let (backends, peers) = (&mut self.backends, &self.shared.peers);
         let counters = &self.shared.loops[self.at].counters;
-        let datagrams = self.datagrams.as_mut();
-        datagrams.map_or(0, |datagrams| datagrams.serve(peers, backends, counters))
+        self.datagrams.serve(number, peers, backends, counters)
     }
 
     fn goes_on(&self, name: u64) -> bool {
@@ -228,6 +222,19 @@ impl EventLoop {
             self.shared.forget(&session);
             self.blocked_count -= usize::from(is_blocked);
             self.count_sessions();
+        }
+    }
+
+    /// Takes the sockets for datagrams that were handed over.
+    fn take_sockets(&mut self) {
+        for socket in self.share().take_sockets() {
+            let name = DATAGRAMS_FIRST + self.datagrams.count() as u64;
+            let data = epoll::EventData::new_u64(name);
+            if let Err(error) = epoll::add(&self.epoll, &socket, data, epoll::EventFlags::IN) {
+                tracing::error!("datagrams at one address are not heard: {error}");
+                continue;
+            }
+            self.datagrams.add(socket);
         }
     }
 

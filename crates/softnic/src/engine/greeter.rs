@@ -5,6 +5,7 @@
 use super::Who;
 use super::counters::{add, note_cpu};
 use super::guest::{Guest, Step};
+use super::ports::Ports;
 use super::session::{End, Session};
 use super::shared::{Seat, Shared};
 use crate::channel::Channel;
@@ -51,6 +52,8 @@ pub(super) struct Greeter {
     epoll: OwnedFd,
     listener: TcpListener,
     tls: Option<Tls>,
+    /// Where sessions have keys.
+    ports: Option<Ports>,
     /// Not accepted from before then.
     accepts_at: Option<Instant>,
     /// In the order in which they came.
@@ -73,11 +76,16 @@ impl Greeter {
         epoll::add(&epoll, shared.bell.descriptor(), bell, readable)?;
         let name = epoll::EventData::new_u64(LISTENER);
         epoll::add(&epoll, &listener, name, readable)?;
+        let ports = match &tls {
+            None => None,
+            Some(_) => Some(Ports::begin(listener.local_addr()?, &shared)),
+        };
         Ok(Greeter {
             shared,
             epoll,
             listener,
             tls,
+            ports,
             accepts_at: None,
             guests: BTreeMap::new(),
             next_guest: GUEST_FIRST,
@@ -162,9 +170,11 @@ impl Greeter {
         if epoll::delete(&self.epoll, &guest.socket).is_err() {
             return;
         }
-        let datagrams = match &self.tls {
-            None => None,
-            Some(_) => self.shared.peers.begin(&guest.socket, &guest.channel),
+        let shared = &self.shared;
+        let ports = self.ports.as_mut();
+        let datagrams = match ports.is_some_and(|ports| ports.open_for(&guest.socket, shared)) {
+            true => shared.peers.begin(&guest.socket, &guest.channel),
+            false => None,
         };
         let session = Session::begin(guest, (who, seat), datagrams);
         self.shared.hand_over(session);

@@ -8,6 +8,7 @@ mod event_loop;
 mod greeter;
 mod guest;
 mod mapper;
+mod ports;
 mod session;
 mod shared;
 
@@ -15,7 +16,6 @@ pub use counters::{Count, Counted};
 pub use mapper::{CellPlaces, Place};
 pub use shared::Admits;
 
-use datagrams::Datagrams;
 use event_loop::EventLoop;
 use greeter::Greeter;
 use mapper::Mapper;
@@ -113,14 +113,9 @@ impl Engine {
             source,
         };
         let shared = Arc::new(Shared::new(options, admits).map_err(prepared)?);
-        let count = shared.loops.len();
         let mut loops = Vec::new();
-        for at in 0..count {
-            let datagrams = match &tls {
-                None => None,
-                Some(_) => datagrams_at(address, count > 1),
-            };
-            let event_loop = EventLoop::new(Arc::clone(&shared), at, datagrams);
+        for at in 0..shared.loops.len() {
+            let event_loop = EventLoop::new(Arc::clone(&shared), at);
             loops.push(event_loop.map_err(prepared)?);
         }
         let greeter = Greeter::new(Arc::clone(&shared), listener, tls).map_err(prepared)?;
@@ -174,13 +169,6 @@ impl Engine {
     pub fn counted_by_engine(&self) -> impl Iterator<Item = Counted> {
         self.shared.loops.iter().map(|share| share.counters.read())
     }
-}
-
-/// The socket of one loop for datagrams; without it, everything goes by streams.
-fn datagrams_at(address: SocketAddr, is_shared: bool) -> Option<Datagrams> {
-    let bound = Datagrams::bind(address, is_shared);
-    let tell = |error: &io::Error| tracing::warn!("clients are not served over UDP: {error}");
-    bound.inspect_err(tell).ok()
 }
 
 impl Drop for Engine {

@@ -6,6 +6,7 @@ use super::session::Session;
 use super::{EngineOptions, Who};
 use rustix::event::{EventfdFlags, eventfd};
 use std::io;
+use std::net::UdpSocket;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -57,6 +58,9 @@ pub(super) struct LoopShare {
     /// Sessions that were let in and have not been taken.
     arrivals: Mutex<Vec<Session>>,
     has_arrivals: AtomicBool,
+    /// Sockets for datagrams that were opened and have not been taken.
+    sockets: Mutex<Vec<UdpSocket>>,
+    has_sockets: AtomicBool,
     has_adoptions: AtomicBool,
     /// Somebody may have lost the right to read.
     pub(super) must_judge: AtomicBool,
@@ -71,10 +75,27 @@ impl LoopShare {
             bell: Bell::new()?,
             arrivals: Mutex::default(),
             has_arrivals: AtomicBool::new(false),
+            sockets: Mutex::default(),
+            has_sockets: AtomicBool::new(false),
             has_adoptions: AtomicBool::new(false),
             must_judge: AtomicBool::new(false),
             session_count: Arc::default(),
         })
+    }
+
+    /// Gives it another socket for datagrams.
+    pub(super) fn give_socket(&self, socket: UdpSocket) {
+        locked(&self.sockets).push(socket);
+        self.has_sockets.store(true, Ordering::Release);
+        self.bell.ring();
+    }
+
+    /// The sockets that were given to it.
+    pub(super) fn take_sockets(&self) -> Vec<UdpSocket> {
+        match self.has_sockets.swap(false, Ordering::Acquire) {
+            true => std::mem::take(&mut *locked(&self.sockets)),
+            false => Vec::new(),
+        }
     }
 
     /// The sessions that were handed over to it.

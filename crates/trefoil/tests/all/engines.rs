@@ -835,6 +835,36 @@ fn lookups_over_a_bad_network_are_right_and_none_fails() {
     assert!(counted["scans"] >= 1200, "{counted:?}");
 }
 
+/// A client takes nothing that comes from elsewhere than it has asked.
+#[test]
+fn an_engine_on_all_addresses_answers_from_the_one_that_was_asked() {
+    let (_dir, cell) = up("R=1");
+    let certs = Certs::issue();
+    let listen = SocketAddr::from(([0, 0, 0, 0], free_port()));
+    let of_server = certs.of_server();
+    for engines in ["1", "2"] {
+        let more = ["--certs", &of_server, "--engines", engines];
+        let engine = Engine::start_with(&cell, listen, &more);
+        for host in [[127, 0, 0, 2], [127, 0, 0, 1]] {
+            let options = Options {
+                engine: Some(SocketAddr::from((host, listen.port()))),
+                engine_datagrams: true,
+                ..engine.options()
+            };
+            let mut client = certs.client(&cell, options);
+            set(&mut client, "k", b"v");
+            for _ in 0..100 {
+                assert_eq!(get(&mut client, "k").as_deref(), Some(&b"v"[..]));
+            }
+            await_engine(&mut client);
+        }
+        let counted = engine.stop();
+        // Some are asked again where this machine stands still, but not all.
+        assert!(counted["datagrams_in"] >= 200, "{counted:?}");
+        assert!(counted["datagrams_out"] >= 200, "{counted:?}");
+    }
+}
+
 #[test]
 fn where_datagrams_do_not_get_through_the_stream_carries() {
     let (_dir, cell) = up("R=1");
