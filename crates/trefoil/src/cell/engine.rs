@@ -12,7 +12,8 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::process::Child;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::{Child, ChildStdout};
 
 /// How long it may take to end after it was asked to.
 const STOP_PATIENCE: Duration = Duration::from_secs(2);
@@ -29,20 +30,31 @@ pub(super) struct EngineProcess {
 }
 
 impl EngineProcess {
-    /// Starts it.
-    pub(super) fn start(
+    /// Starts it, and waits until it serves. Its reasons for not doing so have gone to our
+    /// stderr, which it shares.
+    pub(super) async fn start(
         program: &Arc<Program>,
         starter: &Starter,
         listen: SocketAddr,
     ) -> Result<Self, Failure> {
-        let child = spawn(program, starter, listen)?;
+        let mut child = spawn(program, starter, listen, Stdio::piped())?;
+        let Some(address) = served_at(child.stdout.take()).await else {
+            return Err(Failure::Failed(format!(
+                "the engine at {listen} did not start; its message stands above"
+            )));
+        };
         Ok(EngineProcess {
             program: Arc::clone(program),
-            listen,
+            listen: address,
             child: Some((child, Instant::now())),
             due: None,
             deaths: 0,
         })
+    }
+
+    /// Where it listens.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.listen
     }
 
     /// Its process, while it runs.
@@ -70,7 +82,7 @@ impl EngineProcess {
         }
         if self.due.is_some_and(|due| now >= due) {
             self.due = None;
-            match spawn(&self.program, starter, self.listen) {
+            match spawn(&self.program, starter, self.listen, Stdio::null()) {
                 Ok(child) => self.child = Some((child, now)),
                 Err(error) => {
                     self.deaths += 1;
@@ -104,7 +116,19 @@ impl EngineProcess {
     }
 }
 
-fn spawn(program: &Program, starter: &Starter, listen: SocketAddr) -> Result<Child, Failure> {
+/// Where an engine says that it serves; `None` if it has ended without a word.
+async fn served_at(out: Option<ChildStdout>) -> Option<SocketAddr> {
+    let line = BufReader::new(out?).lines().next_line().await.ok()??;
+    let said: serde_json::Value = serde_json::from_str(line.strip_prefix("ready ")?).ok()?;
+    said["engine"].as_str()?.parse().ok()
+}
+
+fn spawn(
+    program: &Program,
+    starter: &Starter,
+    listen: SocketAddr,
+    stdout: Stdio,
+) -> Result<Child, Failure> {
     let UpArgs {
         host,
         engine_size: size,
@@ -115,8 +139,8 @@ fn spawn(program: &Program, starter: &Starter, listen: SocketAddr) -> Result<Chi
         .args(["engine", "--is-bound", "--cell", &starter.home.address()])
         .args(["--listen", &listen.to_string()])
         .stdin(Stdio::null())
-        // Its ready line is not ours.
-        .stdout(Stdio::null())
+        // Its ready line is not ours, and nobody waits for that of a later one.
+        .stdout(stdout)
         .kill_on_drop(true);
     if let Some(engines) = size.engines {
         command.arg("--engines").arg(engines.to_string());

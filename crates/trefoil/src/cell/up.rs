@@ -1,6 +1,6 @@
 //! `cell up`: a process for each backend, watched, and started again when it dies.
 
-use crate::args::{Restart, UpArgs};
+use crate::args::{Plaintext, Restart, UpArgs};
 use crate::cell::engine::EngineProcess;
 use crate::cell::founding::{self, CellPlan};
 use crate::cell::home::Home;
@@ -99,7 +99,12 @@ pub(super) fn run(args: UpArgs) -> Outcome {
 fn check_settings(args: &UpArgs) -> Result<Option<SocketAddr>, Failure> {
     StoreSettings::from(&args.store).check()?;
     crate::users::policy(&args.allow_user)?;
-    crate::serve::engine_address(args.engine.as_deref())?;
+    if let Some(listen) = crate::serve::engine_address(args.engine.as_deref())? {
+        let host = &args.host;
+        let is_plain = host.plaintext.contains(&Plaintext::Rpc);
+        let has_token = is_plain && host.token_file.is_some();
+        crate::engine::check_reach(listen, host.certs.is_some(), has_token)?;
+    }
     crate::engine::engine_options(args.engine_size)?;
     let metrics = args.metrics.as_deref().unwrap_or(METRICS_DEFAULT);
     crate::serve::metrics_address(metrics)
@@ -298,21 +303,23 @@ async fn supervise(
         backend.await_ready().await?;
     }
     let listen = crate::serve::engine_address(args.engine.as_deref())?;
-    let engine = listen.map(|listen| EngineProcess::start(&program, &starter, listen));
-    let mut engine = engine.transpose()?;
+    let mut engine = match listen {
+        None => None,
+        Some(listen) => Some(EngineProcess::start(&program, &starter, listen).await?),
+    };
     let mut orders = Orders::listen(starter.home.directory().directory())?;
     let address = starter.home.address();
     let pids: Vec<u32> = backends.iter().map(Backend::pid).collect();
     print_line(&format!(
         "ready {}",
-        match (&engine, listen) {
-            (Some(engine), Some(listen)) => serde_json::json!({
+        match &engine {
+            Some(engine) => serde_json::json!({
                 "cell": address,
                 "pids": pids,
-                "engine": listen.to_string(),
+                "engine": engine.address().to_string(),
                 "engine_pid": engine.pid(),
             }),
-            _ => serde_json::json!({ "cell": address, "pids": pids }),
+            None => serde_json::json!({ "cell": address, "pids": pids }),
         }
     ))?;
     let mut memory = match starter.home.spread() {

@@ -3,7 +3,7 @@
 mod metrics;
 mod service;
 
-pub(crate) use service::{Service, Setup};
+pub(crate) use service::{Service, Setup, check_reach};
 
 use crate::args::{EngineArgs, EngineSize};
 use crate::failure::{Failure, Outcome, print_line};

@@ -52,13 +52,7 @@ impl Service {
     ) -> Result<Service, Failure> {
         let Setup { listen, tls, .. } = &setup;
         let is_trusted = setup.is_plain && setup.token_file.is_some();
-        if !listen.ip().is_loopback() && tls.is_none() && !is_trusted {
-            return Err(Failure::Usage(format!(
-                "an engine at {listen} is reachable from other machines: give it a backend's \
-                 certificate (--certs DIR), or listen on 127.0.0.1, or, if the network is trusted, \
-                 pass --plaintext and --token-file FILE"
-            )));
-        }
+        check_reach(*listen, tls.is_some(), is_trusted)?;
         let token = match (tls, &setup.token_file) {
             (Some(_), _) => None,
             (None, Some(path)) => Some(read_token(path).map_err(Failure::of)?),
@@ -102,6 +96,23 @@ impl Service {
     /// The engine.
     pub(crate) fn engine(&self) -> &Engine {
         &self.engine
+    }
+}
+
+/// Whether an engine may listen there: beyond this host with certificates, or with a token
+/// on a network that is said to be trusted.
+pub(crate) fn check_reach(
+    listen: SocketAddr,
+    has_certs: bool,
+    is_trusted: bool,
+) -> Result<(), Failure> {
+    match listen.ip().is_loopback() || has_certs || is_trusted {
+        true => Ok(()),
+        false => Err(Failure::Usage(format!(
+            "an engine at {listen} is reachable from other machines: give it a backend's \
+             certificate (--certs DIR), or listen on 127.0.0.1, or, if the network is trusted, \
+             pass --plaintext and --token-file FILE"
+        ))),
     }
 }
 

@@ -1451,6 +1451,35 @@ fn a_cell_s_own_engine_is_started_again_and_told_of() {
 }
 
 #[test]
+fn a_cell_whose_engine_cannot_run_is_not_ready() {
+    let holder = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = holder.local_addr().unwrap().to_string();
+    let cases: [(&[&str], i32, &str); 2] = [
+        (&["--engine", &taken], 1, &taken),
+        (&["--engine", "0.0.0.0:0"], 2, "--certs"),
+    ];
+    for (more, code, why) in cases {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("cell").display().to_string();
+        let up = ["cell", "up", "--dir", &path, "--memory", "64MiB"];
+        let ended = crate::support::run(&[&up[..], more].concat());
+        let (out, said) = (text(&ended.stdout), text(&ended.stderr));
+        assert_eq!(ended.status.code(), Some(code), "{more:?}: {said}");
+        assert!(!out.contains("ready"), "{more:?}: {out}");
+        assert!(said.contains(why), "{more:?}: {said}");
+        assert!(said.contains("engine"), "{more:?}: {said}");
+    }
+    // One that runs says where: any port was asked for.
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["--memory", "64MiB", "--engine", "127.0.0.1:0"];
+    let cell = Cell::up(dir.path(), &args);
+    let engine = &cell.status()["engines"][0];
+    assert_eq!(engine["counters"]["backends_mapped"], 3, "{engine:#}");
+    let address: SocketAddr = engine["address"].as_str().unwrap().parse().unwrap();
+    assert!(address.port() != 0);
+}
+
+#[test]
 fn who_has_a_token_that_was_replaced_reads_no_more() {
     use std::os::unix::fs::OpenOptionsExt as _;
     let (_dir, cell) = up("R=1");
