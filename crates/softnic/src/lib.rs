@@ -27,6 +27,7 @@ mod port;
 
 pub use dial::{ConnectError, EngineAddress, ask_counters};
 pub use engine::{
-    CellPlaces, Count, Counted, ENGINE_COUNT_MAX, Engine, EngineError, EngineOptions, Place, Who,
+    CellPlaces, Count, Counted, ENGINE_COUNT_MAX, Engine, EngineError, EngineOptions, Place,
+    SESSION_COUNT_MAX, Who,
 };
 pub use port::EnginePort;

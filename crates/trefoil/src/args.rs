@@ -387,6 +387,9 @@ pub(crate) struct EngineSize {
     /// Threads by which an engine reads; its clients are spread over them [default: 1]
     #[arg(long, value_name = "N")]
     pub engines: Option<usize>,
+    /// Clients that an engine takes at a time, one for each client and backend [default: 256]
+    #[arg(long, value_name = "N")]
+    pub engine_sessions: Option<usize>,
 }
 
 /// By way of which engine a cell is read.

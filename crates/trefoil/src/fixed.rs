@@ -1,7 +1,7 @@
 //! Settings that a server keeps until it is restarted: which of them a configuration
 //! file that was read again sets anew.
 
-use crate::args::{DoorArgs, GatewayArgs, ServeArgs, StoreArgs, UpArgs};
+use crate::args::{DoorArgs, EngineSize, GatewayArgs, ServeArgs, StoreArgs, UpArgs};
 use crate::cell::up;
 use crate::settings::StoreSettings;
 use crate::{door, engine, gateway, serve};
@@ -30,16 +30,11 @@ impl Fixed {
             ("plaintext", shown(&args.plaintext)),
             ("engine", text(&args.engine, serve::ENGINE_DEFAULT)),
             (
-                "engines",
-                shown(&Some(
-                    args.engine_size.engines.unwrap_or(engine::ENGINES_DEFAULT),
-                )),
-            ),
-            (
                 "restart",
                 shown(&args.restart.unwrap_or(serve::RESTART_DEFAULT)),
             ),
         ]);
+        fixed.add_engine(args.engine_size);
         fixed.add_store(&args.store);
         fixed.add_doors(&args.doors);
         fixed
@@ -63,12 +58,6 @@ impl Fixed {
             ),
             ("spares", shown(&args.spares.or(Some(up::SPARES_DEFAULT)))),
             ("engine", text(&args.engine, serve::ENGINE_DEFAULT)),
-            (
-                "engines",
-                shown(&Some(
-                    args.engine_size.engines.unwrap_or(engine::ENGINES_DEFAULT),
-                )),
-            ),
             ("here", shown(&args.here)),
             ("listen", shown(&args.host.listen)),
             ("advertise", shown(&args.host.advertise)),
@@ -76,8 +65,16 @@ impl Fixed {
             ("plaintext", shown(&args.host.plaintext)),
             ("token_file", shown(&args.host.token_file)),
         ]);
+        fixed.add_engine(args.engine_size);
         fixed.add_store(&args.store);
         fixed
+    }
+
+    fn add_engine(&mut self, size: EngineSize) {
+        let engines = size.engines.unwrap_or(engine::ENGINES_DEFAULT);
+        let sessions = size.engine_sessions.unwrap_or(engine::SESSIONS_DEFAULT);
+        self.0.push(("engines", shown(&engines)));
+        self.0.push(("engine_sessions", shown(&sessions)));
     }
 
     pub(crate) fn of_gateway(args: &GatewayArgs) -> Self {
@@ -197,7 +194,7 @@ mod tests {
             restart: None,
             spares: None,
             engine: None,
-            engine_size: crate::args::EngineSize::default(),
+            engine_size: EngineSize::default(),
             store: StoreArgs::default(),
             here: Vec::new(),
             host: crate::args::HostArgs::default(),

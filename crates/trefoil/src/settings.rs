@@ -56,7 +56,7 @@ pub(crate) const DOOR_KEYS: [&str; 18] = [
     "memcached_version",
     "transactions",
 ];
-pub(crate) const SERVE_KEYS: [&str; 12] = [
+pub(crate) const SERVE_KEYS: [&str; 13] = [
     "mode",
     "name",
     "listen",
@@ -68,9 +68,10 @@ pub(crate) const SERVE_KEYS: [&str; 12] = [
     "plaintext",
     "engine",
     "engines",
+    "engine_sessions",
     "restart",
 ];
-pub(crate) const UP_KEYS: [&str; 18] = [
+pub(crate) const UP_KEYS: [&str; 19] = [
     "dir",
     "store",
     "mode",
@@ -89,6 +90,7 @@ pub(crate) const UP_KEYS: [&str; 18] = [
     "token_file",
     "engine",
     "engines",
+    "engine_sessions",
 ];
 pub(crate) const GATEWAY_KEYS: [&str; 4] = ["cell", "certs", "metrics", "plaintext"];
 
@@ -105,6 +107,7 @@ struct File {
     spares: Option<u32>,
     engine: Option<String>,
     engines: Option<usize>,
+    engine_sessions: Option<usize>,
     #[serde(default)]
     here: Vec<u32>,
     advertise: Option<String>,
@@ -384,6 +387,7 @@ pub(crate) fn with_file(mut args: ServeArgs) -> Result<ServeArgs, Failure> {
     args.engine = args.engine.or(file.engine.clone());
     let size = &mut args.engine_size;
     size.engines = size.engines.or(file.engines);
+    size.engine_sessions = size.engine_sessions.or(file.engine_sessions);
     if args.allow_user.is_empty() {
         args.allow_user = file.allow_user.clone();
     }
@@ -416,6 +420,7 @@ pub(crate) fn up_with_file(mut args: UpArgs) -> Result<UpArgs, Failure> {
     args.engine = args.engine.or(file.engine);
     let size = &mut args.engine_size;
     size.engines = size.engines.or(file.engines);
+    size.engine_sessions = size.engine_sessions.or(file.engine_sessions);
     if args.here.is_empty() {
         args.here = file.here;
     }

@@ -9,7 +9,7 @@ use super::greeting::append;
 use super::{Head, Kind, Malformed, u64_at};
 
 /// What is counted, in the frame's order.
-pub const COUNTER_NAMES: [&str; 24] = [
+pub const COUNTER_NAMES: [&str; 25] = [
     "scans",
     "reads",
     "touches",
@@ -34,6 +34,7 @@ pub const COUNTER_NAMES: [&str; 24] = [
     "pid",
     "engines",
     "greeting_cpu_us",
+    "turned_away",
 ];
 
 /// What the first release has counted: fewer are no COUNTERS. What an earlier release

@@ -79,16 +79,19 @@ counters! {
     engines,
     /// What the thread that lets clients in has used of a core, in microseconds; likewise.
     greeting_cpu_us,
+    /// Connections that were closed at once: too many of their address came to nothing.
+    turned_away,
 }
 
 /// These are counted by the threads that let clients in and map backends, and by no other.
-const OF_SET_UP: [&str; 6] = [
+const OF_SET_UP: [&str; 7] = [
     "sessions_total",
     "mapped_total",
     "uptime_ms",
     "pid",
     "engines",
     "greeting_cpu_us",
+    "turned_away",
 ];
 /// These are counted by those threads as well.
 const OF_BOTH: [&str; 5] = [

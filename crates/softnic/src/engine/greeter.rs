@@ -8,14 +8,15 @@ use super::guest::{Guest, Step};
 use super::ports::Ports;
 use super::session::{End, Session};
 use super::shared::{Seat, Shared};
+use super::strangers::{Origin, Strangers, Verdict};
 use crate::channel::Channel;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
-use rustix::net::{SocketFlags, accept_with, sockopt};
+use rustix::net::{SocketFlags, acceptfrom_with, sockopt};
 use std::collections::BTreeMap;
 use std::io;
 use std::mem::MaybeUninit;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -29,8 +30,6 @@ const EVENT_COUNT_MAX: usize = 64;
 const RECEIVE_LEN: usize = 64 << 10;
 /// Connections accepted before those that are there have their turn.
 const ACCEPT_MAX: usize = 64;
-/// Connections that have not shown whose they are; the oldest makes room.
-const GUESTS_MAX: usize = 128;
 /// When to try again after the system had no descriptor for a connection.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// Between two looks for guests that take too long, while there are some.
@@ -58,6 +57,7 @@ pub(super) struct Greeter {
     accepts_at: Option<Instant>,
     /// In the order in which they came.
     guests: BTreeMap<u64, Guest>,
+    strangers: Strangers,
     next_guest: u64,
     received: Box<[u8]>,
     swept_at: Instant,
@@ -88,6 +88,7 @@ impl Greeter {
             ports,
             accepts_at: None,
             guests: BTreeMap::new(),
+            strangers: Strangers::default(),
             next_guest: GUEST_FIRST,
             received: vec![0; RECEIVE_LEN].into_boxed_slice(),
             swept_at: Instant::now(),
@@ -162,6 +163,7 @@ impl Greeter {
 
     /// Gives one that was let in to a loop.
     fn hand_over(&mut self, name: u64, (who, seat): (Who, Seat)) {
+        self.strangers.comes_in(name);
         let Some(guest) = self.remove(name) else {
             return;
         };
@@ -183,6 +185,7 @@ impl Greeter {
     /// Its socket leaves epoll when it is closed.
     fn remove(&mut self, name: u64) -> Option<Guest> {
         let guest = self.guests.remove(&name);
+        self.strangers.leaves(name);
         self.count_guests();
         guest
     }
@@ -205,9 +208,13 @@ impl Greeter {
         let now = Instant::now();
         for _ in 0..ACCEPT_MAX {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let socket = match accept_with(&self.listener, flags) {
-                Ok(socket) => socket,
+            let (socket, from) = match acceptfrom_with(&self.listener, flags) {
+                Ok(accepted) => accepted,
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                    // Strangers make room first.
+                    if self.evict() {
+                        continue;
+                    }
                     // It would go on being readable.
                     let data = epoll::EventData::new_u64(LISTENER);
                     let none = epoll::EventFlags::empty();
@@ -218,38 +225,57 @@ impl Greeter {
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 Err(_) => return,
             };
-            if self.guests.len() >= GUESTS_MAX {
-                self.remove_oldest();
-            }
-            if prepare(&socket).is_ok() {
-                self.begin(socket, now);
+            let from = from.and_then(|from| SocketAddr::try_from(from).ok());
+            if let Some(from) = from
+                && prepare(&socket).is_ok()
+            {
+                self.begin(socket, from.ip().into(), now);
             }
         }
     }
 
-    fn begin(&mut self, socket: OwnedFd, now: Instant) {
+    fn begin(&mut self, socket: OwnedFd, origin: Origin, now: Instant) {
+        let name = self.next_guest;
+        match self.strangers.arrives(name, origin, now) {
+            Verdict::Stays => {}
+            Verdict::InsteadOf(other) => {
+                add(&self.shared.counters.refused, 1);
+                self.remove(other);
+            }
+            Verdict::TurnedAway => return add(&self.shared.counters.turned_away, 1),
+        }
+        self.next_guest += 1;
+        if self.greet(name, socket, now).is_none() {
+            self.strangers.leaves(name);
+        }
+    }
+
+    fn greet(&mut self, name: u64, socket: OwnedFd, now: Instant) -> Option<()> {
         let channel = match &self.tls {
             None => Channel::default(),
             Some(tls) => match tls.engine_session() {
                 Ok(session) => session.into(),
-                Err(error) => return tracing::error!("no TLS session can begin: {error}"),
+                Err(error) => {
+                    tracing::error!("no TLS session can begin: {error}");
+                    return None;
+                }
             },
         };
-        let name = self.next_guest;
         let data = epoll::EventData::new_u64(name);
-        if epoll::add(&self.epoll, &socket, data, epoll::EventFlags::IN).is_err() {
-            return;
-        }
-        self.next_guest += 1;
+        epoll::add(&self.epoll, &socket, data, epoll::EventFlags::IN).ok()?;
         self.guests.insert(name, Guest::new(socket, channel, now));
         self.count_guests();
+        Some(())
     }
 
-    fn remove_oldest(&mut self) {
-        if let Some(name) = self.guests.keys().next().copied() {
-            add(&self.shared.counters.refused, 1);
-            self.remove(name);
-        }
+    /// Ends one that has not shown whose it is, if there is any.
+    fn evict(&mut self) -> bool {
+        let Some(name) = self.strangers.to_evict() else {
+            return false;
+        };
+        add(&self.shared.counters.refused, 1);
+        self.remove(name);
+        true
     }
 
     /// Ends those that take too long, and accepts again.
@@ -259,6 +285,7 @@ impl Greeter {
             return;
         }
         self.swept_at = now;
+        self.strangers.tidy(now);
         if self.accepts_at.is_some_and(|at| now >= at) {
             self.accepts_at = None;
             let data = epoll::EventData::new_u64(LISTENER);

@@ -11,6 +11,7 @@ mod mapper;
 mod ports;
 mod session;
 mod shared;
+mod strangers;
 
 pub use counters::{Count, Counted};
 pub use mapper::{CellPlaces, Place};
@@ -27,6 +28,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use trefoil_tls::{Caller, Tls};
 
+/// Most clients at a time.
+pub const SESSION_COUNT_MAX: usize = 1 << 16;
 /// Most threads that read.
 pub const ENGINE_COUNT_MAX: usize = 64;
 
@@ -37,7 +40,8 @@ pub struct EngineOptions {
     pub engines: usize,
     /// How long it looks for requests after the last one before it sleeps.
     pub spin: Duration,
-    /// Clients at a time. Each may make the engine keep a megabyte, if it asks for much
+    /// Clients at a time; who comes when there are so many is refused. Strangers take none
+    /// of these places. Each may make the engine keep a megabyte, if it asks for much
     /// and does not take the answers.
     pub sessions_max: usize,
     /// How long a connection may take to show whose it is.

@@ -145,6 +145,9 @@ fn spawn(
     if let Some(engines) = size.engines {
         command.arg("--engines").arg(engines.to_string());
     }
+    if let Some(sessions) = size.engine_sessions {
+        command.arg("--engine-sessions").arg(sessions.to_string());
+    }
     if let Some(certs) = &host.certs {
         command.arg("--certs").arg(certs);
     }

@@ -12,12 +12,17 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
-use trefoil_backend::take_port;
+use trefoil_backend::{raise_descriptor_limit, take_port};
 use trefoil_client::Cell;
 use trefoil_gateway::observe::Endpoint;
-use trefoil_softnic::{CellPlaces, ENGINE_COUNT_MAX, Engine, EngineOptions, Place};
+use trefoil_softnic::{
+    CellPlaces, ENGINE_COUNT_MAX, Engine, EngineOptions, Place, SESSION_COUNT_MAX,
+};
 
 pub(crate) const ENGINES_DEFAULT: usize = 1;
+pub(crate) const SESSIONS_DEFAULT: usize = 256;
+/// Of an engine's process: backends, strangers, its own.
+const OTHER_DESCRIPTORS: u64 = 1024;
 
 /// How long the engine may take to find the backends, before it says that it is ready
 /// without some of them.
@@ -89,8 +94,23 @@ pub(crate) fn engine_options(size: EngineSize) -> Result<EngineOptions, Failure>
             "--engines {engines}: threads that read, each of which takes a core under load; choose 1 to {ENGINE_COUNT_MAX}"
         )));
     }
+    let sessions_max = size.engine_sessions.unwrap_or(SESSIONS_DEFAULT);
+    if !(1..=SESSION_COUNT_MAX).contains(&sessions_max) {
+        return Err(Failure::Usage(format!(
+            "--engine-sessions {sessions_max}: choose 1 to {SESSION_COUNT_MAX}"
+        )));
+    }
+    // Each has a descriptor; what else there is fits into what is usual.
+    let wanted = sessions_max as u64 + OTHER_DESCRIPTORS;
+    if let Err(most) = raise_descriptor_limit(wanted) {
+        tracing::warn!(
+            "this process may have {most} files open, fewer than an engine's {sessions_max} \
+             sessions need: raise the limit (ulimit -n)"
+        );
+    }
     Ok(EngineOptions {
         engines,
+        sessions_max,
         ..EngineOptions::default()
     })
 }

@@ -994,6 +994,97 @@ fn strangers_disturb_nobody_where_tls_is_spoken() {
     drop(half);
 }
 
+/// From another address of this host than everybody else.
+fn connect_from(last: u8, to: SocketAddr) -> TcpStream {
+    use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+    let from = SocketAddr::from(([127, 0, 0, last], 0));
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    bind(&socket, &from).unwrap();
+    connect(&socket, &to).unwrap();
+    socket.into()
+}
+
+#[test]
+fn strangers_of_one_address_take_no_place_of_others() {
+    let (_dir, cell) = up("R=1");
+    let certs = Certs::issue();
+    let metrics = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let (at, of_server) = (metrics.to_string(), certs.of_server());
+    let more = ["--certs", &of_server, "--metrics", &at];
+    let engine = Engine::start_with(&cell, certs.listen(), &more);
+    // One that has begun before all the others, and is slow.
+    let slow = TcpStream::connect(engine.address).unwrap();
+    let begin = Instant::now();
+    let silent: Vec<TcpStream> = (0..300).map(|_| connect_from(9, engine.address)).collect();
+    let said = said_by_metrics(metrics);
+    let open = metric(&said, "sessions_open", "set-up");
+    assert!((2..=65).contains(&open), "{open} of 301");
+    // It is still there; if it is, its time is not over.
+    slow.set_nonblocking(true).unwrap();
+    let is_there = matches!(
+        (&slow).read(&mut [0; 1]),
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock
+    );
+    assert!(is_there || begin.elapsed() > Duration::from_millis(1500));
+    // Handshakes that come to nothing, by the hundred: nobody who reads is disturbed.
+    drop(silent);
+    let mut client = certs.client(&cell, engine.options());
+    set(&mut client, "k", b"v");
+    let mut strange = vec![0x16, 3, 1, 0, 100];
+    strange.resize(105, 1);
+    for _ in 0..500 {
+        let mut socket = connect_from(9, engine.address);
+        let _ = socket.write_all(&strange);
+    }
+    assert_eq!(get(&mut client, "k").as_deref(), Some(&b"v"[..]));
+    // Beyond some hundreds they are turned away, and others come in.
+    let begin = Instant::now();
+    while metric(&said_by_metrics(metrics), "turned_away_total", "set-up") == 0 {
+        for _ in 0..100 {
+            connect_from(9, engine.address);
+        }
+        assert!(begin.elapsed() < PATIENCE);
+    }
+    let mut late = certs.client(&cell, engine.options());
+    assert_eq!(get(&mut late, "k").as_deref(), Some(&b"v"[..]));
+    let said = said_by_metrics(metrics);
+    assert_eq!(metric(&said, "malformed_total", "0"), 0, "{said}");
+    assert_eq!(metric(&said, "refused_total", "0"), 0, "{said}");
+}
+
+#[test]
+fn who_comes_when_there_is_no_place_is_told_so_and_comes_later() {
+    let (_dir, cell) = up("R=1");
+    let listen = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let engine = Engine::start_with(&cell, listen, &["--engine-sessions", "2"]);
+    let life = trefoil_client::Cell::connect(&cell.address)
+        .unwrap()
+        .config()
+        .life;
+    let mut sessions: Vec<Session> = (0..2).map(|_| Session::open(&engine, life)).collect();
+    // Strangers take none of the places.
+    let _silent: Vec<TcpStream> = (0..20)
+        .map(|_| TcpStream::connect(engine.address).unwrap())
+        .collect();
+    let token = token_of(&engine);
+    let greeting = hello(1, token.as_bytes());
+    let said = said_to(&engine, &greeting);
+    // REFUSED: full.
+    assert_eq!((said.len(), said[4], said[8 + 11]), (24, 3, 4));
+    sessions.pop();
+    let begin = Instant::now();
+    let is_let_in = || {
+        let mut socket = TcpStream::connect(engine.address).unwrap();
+        socket.write_all(&greeting).unwrap();
+        let mut head = [0; 8];
+        socket.read_exact(&mut head).is_ok() && head[4] == 2
+    };
+    while !is_let_in() {
+        assert!(begin.elapsed() < PATIENCE, "no place is free");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 #[test]
 fn a_server_s_own_engine_reads_it() {
     let dir = tempfile::tempdir().unwrap();
