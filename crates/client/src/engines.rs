@@ -25,6 +25,21 @@ pub struct EngineStats {
     pub counters: Result<Vec<(&'static str, u64)>, String>,
 }
 
+impl EngineStats {
+    /// The counter with this name; 0 where there is none, or no answer.
+    pub fn count(&self, name: &str) -> u64 {
+        let counters = self.counters.as_deref().unwrap_or_default();
+        let mut counters = counters.iter();
+        let found = counters.find(|(known, _)| *known == name);
+        found.map_or(0, |(_, value)| *value)
+    }
+
+    /// Lookups and reads that it has carried out.
+    pub fn operations(&self) -> u64 {
+        self.count("scans") + self.count("reads")
+    }
+}
+
 impl Cell {
     /// The engines that the cell's backends tell of.
     pub fn engines(&self) -> Vec<EngineStats> {

@@ -16,15 +16,18 @@ pub struct Buffers {
 
 /// Carries out what a payload asks for; `send` is called for each payload of the answer.
 /// Nothing is carried out of one that is malformed, or solicits more than datagrams are for.
+/// Returns how many of the requests were asked before: their answers, or they, were lost or
+/// late.
 pub fn carry_out(
     payload: &[u8],
     memory: &mut impl Memory,
     buffers: &mut Buffers,
     mut send: impl FnMut(&[u8]),
-) -> Result<(), Malformed> {
-    let mut solicited = 0;
+) -> Result<u64, Malformed> {
+    let (mut solicited, mut repeated) = (0, 0);
     for request in decode_requests(payload)? {
-        let (_, ask) = request?;
+        let (attempt, ask) = request?;
+        repeated += u64::from(attempt > 1);
         if ask.is_answered() {
             if ask.solicited() > DATAGRAM_DATA_LEN_MAX {
                 return Err(Malformed("more is solicited than goes by datagrams"));
@@ -66,5 +69,5 @@ pub fn carry_out(
     if !out.is_empty() {
         send(out);
     }
-    Ok(())
+    Ok(repeated)
 }

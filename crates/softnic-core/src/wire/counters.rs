@@ -9,7 +9,7 @@ use super::greeting::append;
 use super::{Head, Kind, Malformed, u64_at};
 
 /// What is counted, in the frame's order.
-pub const COUNTER_NAMES: [&str; 25] = [
+pub const COUNTER_NAMES: [&str; 26] = [
     "scans",
     "reads",
     "touches",
@@ -35,6 +35,7 @@ pub const COUNTER_NAMES: [&str; 25] = [
     "engines",
     "greeting_cpu_us",
     "turned_away",
+    "repeated",
 ];
 
 /// What the first release has counted: fewer are no COUNTERS. What an earlier release

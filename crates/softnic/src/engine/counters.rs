@@ -81,6 +81,8 @@ counters! {
     greeting_cpu_us,
     /// Connections that were closed at once: too many of their address came to nothing.
     turned_away,
+    /// Requests in datagrams that were asked before: they or their answers were lost or late.
+    repeated,
 }
 
 /// These are counted by the threads that let clients in and map backends, and by no other.

@@ -121,8 +121,10 @@ impl Datagrams {
                 }
                 add(&counters.datagrams_out, 1);
             });
-            if done.is_err() {
-                add(&counters.malformed, 1);
+            match done {
+                Ok(0) => {}
+                Ok(repeated) => add(&counters.repeated, repeated),
+                Err(_) => add(&counters.malformed, 1),
             }
         }
         count

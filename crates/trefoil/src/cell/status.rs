@@ -283,13 +283,15 @@ fn engine_line(engine: &EngineLine) -> String {
         ),
     };
     format!(
-        "engine {address}: {} backends, {} connections, {operations} reads{cpu_per_operation}, {} in, {} out, {} refused, {} revoked",
+        "engine {address}: {} threads, {} backends, {} connections, {operations} reads{cpu_per_operation}, {} in, {} out, {} asked again, {} refused, {} revoked",
+        count("engines").max(1),
         count("backends_mapped"),
         // This one asks.
         count("sessions_open").saturating_sub(1),
         ByteSize::b(count("bytes_in")),
         ByteSize::b(count("bytes_out")),
-        count("refused"),
+        count("repeated"),
+        count("refused") + count("turned_away"),
         count("revoked"),
     )
 }

@@ -9,12 +9,14 @@
 //! | `health` | what is wrong with them, by two such moments |
 //! | `keys` | what the replicas of all shards hold, compared ([`trefoil_recovery::examine`]) |
 //! | `differences` | what came of that, as findings |
+//! | `engines` | what is wrong with engines, likewise |
 //! | `replica` | one backend, asked by messages |
 //! | `pace` | so many bytes in a second |
 //! | `finding`, `report` | what is said |
 
 mod census;
 mod differences;
+mod engines;
 mod finding;
 mod health;
 mod keys;
@@ -52,14 +54,17 @@ pub(crate) fn run(args: &DoctorArgs) -> Outcome {
         end: args.timeout.map(|timeout| begin + timeout),
     };
     let before = Census::take(&cell, &runtime);
+    let engines_before = cell.engines();
     let looked =
         runtime.block_on(async { Keys::new(&config, cell.tls(), &before, look).run().await });
     std::thread::sleep(LASTING.saturating_sub(before.at.elapsed()));
     // As it is now: it may have been flushed meanwhile.
     let cell = crate::connect::cell(&args.address).unwrap_or(cell);
     let after = Census::take(&cell, &runtime);
+    let engines_after = cell.engines();
     let mut findings = health::lasting(&before, &after);
     findings.extend(differences::findings(&looked, config.mode, &findings));
+    findings.extend(engines::findings(&engines_before, &engines_after));
     findings.extend(interrupted(&looked, &before, &after));
     findings.extend(unreplaced(&args.address.cell));
     let report = Report {
@@ -77,6 +82,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Outcome {
         findings,
         examples: looked.examples.iter().map(Shown::of).collect(),
         backends: report::backends(&after),
+        engines: engines_after.iter().map(engines::Engine::of).collect(),
     };
     match args.json {
         true => print_json(&report)?,

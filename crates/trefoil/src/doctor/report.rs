@@ -2,6 +2,7 @@
 //! docs/operations.md names them.
 
 use super::census::{Answered, Census};
+use super::engines::Engine;
 use super::finding::Finding;
 use super::keys::Looked;
 use crate::failure::{Failure, print_line};
@@ -30,6 +31,8 @@ pub(super) struct Report {
     pub(super) findings: Vec<Finding>,
     pub(super) examples: Vec<Shown>,
     pub(super) backends: Vec<Backend>,
+    /// That read backends for clients on other hosts.
+    pub(super) engines: Vec<Engine>,
 }
 
 #[derive(Serialize)]
@@ -212,6 +215,7 @@ fn text(report: &Report) -> Vec<String> {
     )];
     let up = report.backends.iter().filter(|b| b.state == "up").count();
     lines.push(format!("backends {up} of {} up", report.backends.len()));
+    lines.extend(report.engines.iter().map(Engine::line));
     let keys = &report.keys;
     let mut line = format!(
         "keys     {} clean, {} dirty, {} inquorate, {} corrupt",

@@ -1,7 +1,7 @@
 //! What the cell says of itself at one moment.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use trefoil_client::{BackendStats, Cell, HotKey};
+use trefoil_client::{BackendStats, Cell, EngineStats, HotKey};
 use trefoil_rpc::v1;
 
 /// See the module.
@@ -17,6 +17,8 @@ pub(super) struct Reading {
     /// State and process of those that say nothing.
     pub(super) silence: Vec<(u32, &'static str, Option<u32>)>,
     pub(super) keys: Vec<HotKey>,
+    /// That read backends for clients on other hosts.
+    pub(super) engines: Vec<EngineStats>,
 }
 
 impl Reading {
@@ -41,7 +43,16 @@ impl Reading {
             backends,
             silence,
             keys: cell.top_keys(key_count),
+            engines: cell.engines(),
         }
+    }
+
+    /// The same process of an engine in this reading.
+    pub(super) fn same_engine(&self, other: &EngineStats) -> Option<&EngineStats> {
+        let is_it = |engine: &&EngineStats| {
+            engine.address == other.address && engine.count("pid") == other.count("pid")
+        };
+        self.engines.iter().find(is_it)
     }
 
     /// What backend `number` says, or why it says nothing.

@@ -4,7 +4,7 @@ use super::durations::Durations;
 use super::reading::Reading;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use trefoil_client::HotKey;
+use trefoil_client::{EngineStats, HotKey};
 use trefoil_rpc::v1;
 
 /// One object of `--json`.
@@ -25,6 +25,32 @@ pub(super) struct Report {
     pub(super) gateway: Option<Gateway>,
     pub(super) keys: Vec<Key>,
     pub(super) backends: Vec<Backend>,
+    /// That read backends for clients on other hosts; what they do, no backend sees.
+    pub(super) engines: Vec<Engine>,
+}
+
+#[derive(Serialize, Clone, Debug, Default)]
+pub(super) struct Engine {
+    /// Where it is reached from here.
+    pub(super) address: String,
+    /// Those that tell of it.
+    pub(super) backends: Vec<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) error: Option<String>,
+    /// Threads that read.
+    pub(super) threads: u64,
+    /// Connections, without the one that asks.
+    pub(super) sessions: u64,
+    /// Lookups and reads.
+    pub(super) operations_per_s: f64,
+    pub(super) in_bytes_per_s: f64,
+    pub(super) out_bytes_per_s: f64,
+    /// Requests in datagrams that were asked before.
+    pub(super) repeated_per_s: f64,
+    /// Of the threads that read, in cores.
+    pub(super) cpu_cores: f64,
+    /// The same for each operation; absent if there were none.
+    pub(super) cpu_us_per_operation: Option<f64>,
 }
 
 #[derive(Serialize, Clone, Debug, Default)]
@@ -141,6 +167,7 @@ impl Report {
             config_id: now.config_id,
             gateway: gateway(before, now, seconds),
             keys: now.keys.iter().map(key).collect(),
+            engines: engines(before, now, seconds),
             ..Report::default()
         };
         for process in now.processes() {
@@ -223,6 +250,30 @@ fn key(key: &HotKey) -> Key {
         ops_per_s: key.ops_per_s,
         bytes_per_s: key.bytes_per_s,
     }
+}
+
+fn engines(before: &Reading, now: &Reading, seconds: f64) -> Vec<Engine> {
+    let engine = |own: &EngineStats| {
+        let earlier = before.same_engine(own).unwrap_or(own);
+        let grown = |of: &dyn Fn(&EngineStats) -> u64| of(own).saturating_sub(of(earlier)) as f64;
+        let counter = |name: &str| grown(&|engine| engine.count(name));
+        let operations = grown(&EngineStats::operations);
+        let cpu_us = counter("cpu_us");
+        Engine {
+            address: own.address.to_string(),
+            backends: own.backends.clone(),
+            error: own.counters.as_ref().err().cloned(),
+            threads: own.count("engines"),
+            sessions: own.count("sessions_open").saturating_sub(1),
+            operations_per_s: operations / seconds,
+            in_bytes_per_s: counter("bytes_in") / seconds,
+            out_bytes_per_s: counter("bytes_out") / seconds,
+            repeated_per_s: counter("repeated") / seconds,
+            cpu_cores: cpu_us / 1e6 / seconds,
+            cpu_us_per_operation: (operations > 0.0).then(|| cpu_us / operations),
+        }
+    };
+    now.engines.iter().map(engine).collect()
 }
 
 fn gateway(before: &Reading, now: &Reading, seconds: f64) -> Option<Gateway> {

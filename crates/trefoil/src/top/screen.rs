@@ -156,6 +156,7 @@ impl Screen {
         let head = table::head(&report);
         let commands = table::command_rows(&report);
         let backends = table::backend_rows(&report);
+        let engines = table::engine_rows(&report);
         // Title and header, unless there is nothing to show.
         let rows = |count: usize| match count {
             0 => Constraint::Length(0),
@@ -167,10 +168,18 @@ impl Screen {
             rows(commands.len().min(6)),
             Constraint::Min(3),
             rows(backends.len().min(9)),
+            rows(engines.len().min(4)),
             Constraint::Length(1),
         ]);
-        let [head_area, curve, command_area, key_area, backend_area, foot] =
-            areas.areas(frame.area());
+        let [
+            head_area,
+            curve,
+            command_area,
+            key_area,
+            backend_area,
+            engine_area,
+            foot,
+        ] = areas.areas(frame.area());
         let lines: Vec<Line<'_>> = head.into_iter().map(Line::from).collect();
         frame.render_widget(Paragraph::new(Text::from(lines)), head_area);
         self.draw_curve(frame, curve);
@@ -198,6 +207,13 @@ impl Screen {
             "backends",
             &table::BACKEND_COLUMNS,
             backends,
+        );
+        draw_table(
+            frame,
+            engine_area,
+            "engines",
+            &table::ENGINE_COLUMNS,
+            engines,
         );
         let pause = if self.is_paused { "paused  " } else { "" };
         let help = format!(

@@ -1,6 +1,6 @@
 //! The report as lines of text.
 
-use super::report::{Backend, Report};
+use super::report::{Backend, Engine, Report};
 use crate::cell::status::is_up;
 use bytesize::ByteSize;
 
@@ -27,6 +27,18 @@ pub(super) const BACKEND_COLUMNS: [(&str, i8); 11] = [
     ("config", 6),
     ("epoch", 5),
     ("lease ms", 8),
+];
+/// See [`COMMAND_COLUMNS`].
+pub(super) const ENGINE_COLUMNS: [(&str, i8); 9] = [
+    ("engine", -21),
+    ("threads", 7),
+    ("clients", 7),
+    ("reads/s", 9),
+    ("in/s", 10),
+    ("out/s", 10),
+    ("again/s", 7),
+    ("cores", 5),
+    ("µs each", 7),
 ];
 
 /// A rate for people: three digits are enough.
@@ -157,6 +169,31 @@ fn backend_row(backend: &Backend) -> Vec<String> {
     row
 }
 
+/// Rows of [`ENGINE_COLUMNS`]; one that says nothing has its error in the second.
+pub(super) fn engine_rows(report: &Report) -> Vec<Vec<String>> {
+    report.engines.iter().map(engine_row).collect()
+}
+
+fn engine_row(engine: &Engine) -> Vec<String> {
+    let mut row = vec![engine.address.clone()];
+    if let Some(error) = &engine.error {
+        row.push(error.clone());
+        return row;
+    }
+    let each_us = engine.cpu_us_per_operation;
+    row.extend([
+        engine.threads.to_string(),
+        engine.sessions.to_string(),
+        rate(engine.operations_per_s),
+        bytes(engine.in_bytes_per_s),
+        bytes(engine.out_bytes_per_s),
+        rate(engine.repeated_per_s),
+        format!("{:.2}", engine.cpu_cores),
+        each_us.map_or_else(|| "-".to_owned(), micros),
+    ]);
+    row
+}
+
 /// Everything, for `--once`.
 pub(super) fn text(report: &Report) -> Vec<String> {
     let mut lines = head(report);
@@ -173,6 +210,7 @@ pub(super) fn text(report: &Report) -> Vec<String> {
     table(&COMMAND_COLUMNS, command_rows(report));
     table(&KEY_COLUMNS, key_rows(report));
     table(&BACKEND_COLUMNS, backend_rows(report));
+    table(&ENGINE_COLUMNS, engine_rows(report));
     lines
 }
 
@@ -209,6 +247,38 @@ mod tests {
             [0.5, 250.2, 12_000.0, 3e6].map(micros),
             ["0.5", "250", "12.0 ms", "3.0 s"]
         );
+    }
+
+    #[test]
+    fn engines_are_shown_and_one_that_is_away_says_why() {
+        let engine = |address: &str, error: Option<&str>| Engine {
+            address: address.to_owned(),
+            error: error.map(str::to_owned),
+            threads: 2,
+            sessions: 3,
+            operations_per_s: 25_000.0,
+            cpu_cores: 0.05,
+            cpu_us_per_operation: Some(2.04),
+            ..Engine::default()
+        };
+        let report = Report {
+            engines: vec![
+                engine("10.0.0.1:7431", None),
+                engine("10.0.0.2:7431", Some("cannot reach it")),
+            ],
+            ..Report::default()
+        };
+        let lines = text(&report);
+        let [head, one, other] = lines.last_chunk().unwrap();
+        assert!(
+            head.starts_with("engine ") && head.ends_with("µs each"),
+            "{head}"
+        );
+        let words: Vec<&str> = one.split_whitespace().collect();
+        let expected = ["10.0.0.1:7431", "2", "3", "25.0", "k"];
+        assert_eq!(words[..5], expected);
+        assert_eq!(words[words.len() - 2..], ["0.05", "2.0"]);
+        assert_eq!(other, "10.0.0.2:7431          cannot reach it");
     }
 
     #[test]

@@ -174,6 +174,7 @@ fn a_healthy_cell_is_clean_while_it_is_written() {
         "findings",
         "examples",
         "backends",
+        "engines",
     ];
     wanted.sort_unstable();
     assert_eq!(names, wanted);

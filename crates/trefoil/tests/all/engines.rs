@@ -1100,7 +1100,7 @@ fn a_server_s_own_engine_reads_it() {
     // In words, too.
     let said = text(&cell.run(&["cell", "status"]).stdout);
     assert!(
-        said.contains(&format!("engine {listen}: 1 backends")),
+        said.contains(&format!("engine {listen}: 1 threads, 1 backends")),
         "{said}"
     );
 }
@@ -1539,6 +1539,53 @@ fn a_cell_s_own_engine_is_started_again_and_told_of() {
         assert!(begin.elapsed() < PATIENCE, "the engine is still there");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+#[test]
+fn top_and_doctor_show_engines() {
+    let (_dir, cell) = up("R=3.2");
+    let mut engine = Engine::beside(&cell);
+    let mut client = engine.client(&cell);
+    set(&mut client, "k", b"v");
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_done.load(Ordering::SeqCst) {
+                let _ = client.get(b"k");
+            }
+        });
+        let shown = cell.json(&["top", "--once", "--json", "--interval", "500ms"]);
+        let written = cell.run(&["top", "--once", "--interval", "500ms"]);
+        is_done.store(true, Ordering::SeqCst);
+        let of = &shown["engines"][0];
+        assert_eq!(of["address"], engine.address.to_string());
+        assert!(of["operations_per_s"].as_f64() > Some(10.0), "{of:#}");
+        assert!(of["out_bytes_per_s"].as_f64() > Some(100.0), "{of:#}");
+        assert!(of["cpu_us_per_operation"].as_f64() > Some(0.0), "{of:#}");
+        assert_eq!(of["threads"], 1);
+        assert!(text(&written.stdout).contains("µs each"));
+    });
+    let doctor = || -> serde_json::Value {
+        let looked = cell.run(&["doctor", "--json"]);
+        serde_json::from_slice(&looked.stdout).unwrap()
+    };
+    let kinds = |report: &serde_json::Value| -> Vec<String> {
+        let findings = report["findings"].as_array().unwrap().iter();
+        let kinds = findings.map(|of| of["kind"].as_str().unwrap().to_owned());
+        kinds.filter(|kind| kind.starts_with("engine")).collect()
+    };
+    let well = doctor();
+    assert!(kinds(&well).is_empty(), "{well:#}");
+    let counted = &well["engines"][0];
+    assert!(
+        counted["counters"]["scans"].as_u64() > Some(10),
+        "{counted:#}"
+    );
+    assert!(counted["cpu_us_per_operation"].as_f64() > Some(0.0));
+    // It leaves its word behind.
+    engine.kill();
+    let ill = doctor();
+    assert_eq!(kinds(&ill), ["engine_down"], "{ill:#}");
 }
 
 #[test]
