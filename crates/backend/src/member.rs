@@ -30,6 +30,8 @@ pub(crate) struct Member {
     pub(crate) number: u32,
     pub(crate) store: Store,
     pub(crate) hot: Hot,
+    /// Somebody has used it since [`Self::was_used`] was asked.
+    used: AtomicBool,
     /// The cell's life whose data this is.
     life: u64,
     /// Configuration that requests must name; [`CONFIG_ID_CHANGING`] while the
@@ -79,6 +81,7 @@ impl Member {
             number,
             store,
             hot: Hot::new(u64::from(number)),
+            used: AtomicBool::new(false),
             life: config.life,
             config_id: AtomicU32::new(config.config_id),
             closed: AtomicBool::new(false),
@@ -188,8 +191,23 @@ impl Member {
         !self.lease_left().is_zero()
     }
 
+    /// Whether somebody has used it since this was last asked, as far as it knows: readers
+    /// report what they have read, by and by.
+    pub(crate) fn was_used(&self) -> bool {
+        self.used.swap(false, Memory::Relaxed)
+    }
+
+    /// Notes that somebody uses it.
+    fn note_use(&self) {
+        // Mostly it is noted already, and the line stays where it is.
+        if !self.used.load(Memory::Relaxed) {
+            self.used.store(true, Memory::Relaxed);
+        }
+    }
+
     /// Executes a mutation by a client that works under `topology`.
     pub(crate) fn mutate(&self, topology: TopologyId, mutation: &Mutation<'_>) -> Ack {
+        self.note_use();
         if let Err(rejection) = self.check(topology) {
             return Ack {
                 epoch: epoch::NONE,
@@ -211,6 +229,7 @@ impl Member {
         into: &'b mut WordBuffer,
         access: Access,
     ) -> LookupAnswer<'b> {
+        self.note_use();
         if let Err(rejection) = self.check(topology) {
             return LookupAnswer {
                 epoch: epoch::NONE,
@@ -253,6 +272,7 @@ impl Member {
 
     /// Takes a report of touches.
     pub(crate) fn touch(&self, partition: usize, window_id: u64, slots: &[u32]) {
+        self.note_use();
         self.store.touch(partition, window_id, slots);
         self.hot.touched(&self.store, partition, window_id, slots);
     }

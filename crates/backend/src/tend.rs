@@ -38,6 +38,17 @@ const GATHER_AFTER: Duration = Duration::from_secs(1);
 /// After a huge page was gathered: the copying is not to keep others from working.
 const GATHER_PAUSE: Duration = Duration::from_millis(2);
 
+/// The same for a store that is in use, as so many times what the gathering took: readers of
+/// these two MiB wait meanwhile, so that fewer than one operation in a hundred does. Where the
+/// host has yet to find the memory a huge page takes ten milliseconds, a gigabyte then some
+/// minutes.
+const GATHER_PAUSE_FACTOR: u32 = 100;
+const GATHER_PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// A store is in use if somebody wrote or looked up something there, or reported what he has
+/// read, in so short a time.
+const USED_FOR: Duration = Duration::from_secs(1);
+
 /// How long this thread keeps its core while it has work. Where the thread that serves
 /// messages shares the core, or another backend's does, a message would wait for the
 /// end of this thread's time slice, some milliseconds, and for as many more as there
@@ -51,6 +62,7 @@ pub(crate) fn run(state: &Arc<State>, stop: &Stop, huge_pages: bool) {
     let mut unknown = 0;
     let mut measure_after = MOVING_PERIOD;
     let (mut grown, mut turn) = (looked, looked);
+    let (mut used, mut gather_at) = (None::<Instant>, looked);
     let started_at = looked + STARTED_AFTER;
     let mut trim_at = started_at;
     let mut program = None;
@@ -71,6 +83,9 @@ pub(crate) fn run(state: &Arc<State>, stop: &Stop, huge_pages: bool) {
             more |= done.more;
             if done.populated > 0 || done.reshaped > 0 {
                 grown = Instant::now();
+            }
+            if member.was_used() {
+                used = Some(Instant::now());
             }
         }
         let elapsed = looked.elapsed();
@@ -104,7 +119,9 @@ pub(crate) fn run(state: &Arc<State>, stop: &Stop, huge_pages: bool) {
             let moves = measured < started_at || unknown.abs_diff(before) > MOVED_MIN;
             measure_after = if moves { MOVING_PERIOD } else { MEMORY_PERIOD };
         }
-        let is_quiet = !more && grown.elapsed() >= GATHER_AFTER;
+        let is_used = used.is_some_and(|used| used.elapsed() < USED_FOR);
+        let is_quiet =
+            !more && grown.elapsed() >= GATHER_AFTER && (!is_used || Instant::now() >= gather_at);
         let (mut gathered, mut gathered_unread) = (false, false);
         for (member, [index, data]) in state.members.iter().zip(&mut gatherers) {
             let is_unread = !member.is_read();
@@ -112,8 +129,16 @@ pub(crate) fn run(state: &Arc<State>, stop: &Stop, huge_pages: bool) {
                 continue;
             }
             let regions = member.store.regions();
-            let mut has_more = regions.index.gather(index) == Gathered::Page;
-            has_more |= regions.data.gather(data) == Gathered::Page;
+            if is_used && !is_unread {
+                // With a time slice before it: who is stopped in the middle makes readers wait
+                // for the slices of all others.
+                std::thread::yield_now();
+            }
+            let begin = Instant::now();
+            let has_more = regions.index.gather(index) == Gathered::Page
+                || regions.data.gather(data) == Gathered::Page;
+            let pause = begin.elapsed() * GATHER_PAUSE_FACTOR;
+            gather_at = begin + pause.min(GATHER_PAUSE_MAX);
             gathered |= has_more;
             gathered_unread |= has_more && is_unread;
             leave_core(&mut turn);

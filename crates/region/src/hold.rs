@@ -5,14 +5,18 @@
 //! in one call that nobody can divide. On a core that somebody else needs the kernel gives it
 //! half of the time, in slices of milliseconds. So who maps keeps a descriptor as well, ends
 //! the mapping first, which frees nothing then, and closes the descriptor in a thread that
-//! runs when nobody else wants the core. It holds nothing meanwhile that another thread
-//! waits for: that is why the mapping's end, which locks the process's addresses, is not
-//! done so.
+//! runs when nobody else wants the core.
 //!
 //! On a core that is never idle such a thread has some three thousandths of it, and a GiB is
-//! free after half a minute.
+//! free after half a minute. Whatever it has locked when it loses the core is locked for
+//! hundreds of milliseconds. So it never locks the process's addresses: it maps nothing, ends
+//! no mapping, and does not end itself, which would give its stack back. Nor does it share a
+//! lock or the heap with other threads: descriptors reach it as numbers through a pipe.
 
-use std::os::fd::{AsFd, OwnedFd};
+use crate::fork::ForkMark;
+use std::io::{PipeReader, PipeWriter, Read, Write};
+use std::os::fd::{AsFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::OnceLock;
 
 /// A descriptor of a mapped object, or none. Dropped, it is closed by and by.
 #[derive(Debug, Default)]
@@ -31,12 +35,38 @@ impl Drop for Hold {
         let Some(fd) = self.0.take() else {
             return;
         };
-        let thread = std::thread::Builder::new().name("trefoil-free".to_owned());
-        // Where no thread can be had the closure is dropped, and the descriptor with it.
-        let _ = thread.spawn(move || {
-            run_when_idle();
-            drop(fd);
-        });
+        // Where no thread can be had it is closed here.
+        if let Some((closer, made_in)) = CLOSER.get_or_init(closer).as_ref()
+            // A fork's child has the pipe, and no thread; its numbers mean others to its parent.
+            && !made_in.is_child()
+        {
+            let (mut closer, number) = (closer, fd.into_raw_fd());
+            // The other end is never closed, and so few bytes are written at once or not.
+            if closer.write_all(&number.to_ne_bytes()).is_err() {
+                // SAFETY: ours, and nobody has been told of it.
+                drop(unsafe { OwnedFd::from_raw_fd(number) });
+            }
+        }
+    }
+}
+
+/// Where descriptors are told that are to be closed, if there is a thread for that.
+static CLOSER: OnceLock<Option<(PipeWriter, ForkMark)>> = OnceLock::new();
+
+fn closer() -> Option<(PipeWriter, ForkMark)> {
+    let (numbers, writer) = std::io::pipe().ok()?;
+    let thread = std::thread::Builder::new().name("trefoil-free".to_owned());
+    thread.spawn(move || close_all(numbers)).ok()?;
+    Some((writer, ForkMark::new()))
+}
+
+/// Closes what it is told, for ever.
+fn close_all(mut numbers: PipeReader) {
+    run_when_idle();
+    let mut number = [0; size_of::<RawFd>()];
+    while numbers.read_exact(&mut number).is_ok() {
+        // SAFETY: who wrote it has given it up.
+        drop(unsafe { OwnedFd::from_raw_fd(RawFd::from_ne_bytes(number)) });
     }
 }
 
