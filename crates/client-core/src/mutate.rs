@@ -108,6 +108,8 @@ struct Replica {
     lacking: RetryCause,
     /// It has answered that it does not take this yet, or any more.
     is_unwilling: bool,
+    /// What it was sent last was certainly not executed, and never will be.
+    was_not_executed: bool,
 }
 
 /// What only a fill has: see [`crate::fill`].
@@ -152,6 +154,7 @@ impl Mutate {
             ack: AckState::Open,
             lacking: RetryCause::Connection,
             is_unwilling: false,
+            was_not_executed: false,
         };
         Mutate {
             version,
@@ -304,6 +307,7 @@ impl Mutate {
             return;
         }
         let state = &mut self.replicas[replica];
+        state.was_not_executed = false;
         let is_put_off = matches!(ack.outcome, Outcome::Rejected(why) if why.is_transient());
         if is_put_off && matches!(state.ack, AckState::Applied { .. }) {
             // What one copy of the message has done, the refusal of another does not undo.
@@ -346,6 +350,7 @@ impl Mutate {
         }
         let state = &mut self.replicas[replica];
         state.lacking = RetryCause::Connection;
+        state.was_not_executed = false;
         match (failure, state.ack) {
             // What one copy of the message has done, another cannot undo.
             (_, AckState::Applied { .. } | AckState::Superseded { .. }) => {}
@@ -353,6 +358,7 @@ impl Mutate {
                 // Over in a moment, like its own word for it.
                 state.lacking = RetryCause::Recovering;
                 state.is_unwilling = true;
+                state.was_not_executed = true;
                 state.ack = AckState::Down;
             }
             (SendFailure::NotSent, AckState::Open) => state.ack = AckState::Down,
@@ -650,7 +656,9 @@ impl Mutate {
             AckState::Applied { .. } | AckState::Superseded { .. } | AckState::Lost => true,
             AckState::Open => matches!(replica.work, Work::None | Work::Refreshing),
             // Whoever answers has received it, and may receive it again.
-            AckState::Down => replica.lacking != RetryCause::Connection,
+            AckState::Down => {
+                !replica.was_not_executed && replica.lacking != RetryCause::Connection
+            }
             AckState::Rejected(_) => false,
         };
         let replicas = &self.replicas[..self.replica_count];

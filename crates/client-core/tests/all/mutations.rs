@@ -456,6 +456,62 @@ fn an_immutable_corpus_refuses_without_a_message() {
     assert_eq!(cas.poll(0), CasStep::Done(refused));
 }
 
+/// Sends all that is due, and says to whom.
+fn sends_on(mutate: &mut Mutate) -> Vec<usize> {
+    let mut sent = Vec::new();
+    loop {
+        match mutate.poll(0) {
+            MutateStep::Send { replica, .. } => sent.push(replica),
+            MutateStep::Pause { .. } => {}
+            _ => return sent,
+        }
+    }
+}
+
+/// Whoever says that it did not execute a message has nothing of it.
+#[test]
+fn what_nobody_has_executed_has_failed() {
+    use SendFailure::{Lost, Moving, NotSent};
+    // All three have said so, and some are sent it again. What becomes of it at the deadline.
+    let at_the_deadline = |tell: &dyn Fn(&mut Mutate)| {
+        let mut mutate = set();
+        sends(&mut mutate, &[0, 1, 2], 5);
+        for replica in 0..3 {
+            mutate.handle_failure(replica, v(5), Moving);
+        }
+        tell(&mut mutate);
+        mutate.poll(1_000)
+    };
+    let fail = |mutate: &mut Mutate, first: SendFailure| {
+        let sent = sends_on(mutate);
+        for (at, replica) in sent.into_iter().enumerate() {
+            let failure = if at == 0 { first } else { Moving };
+            mutate.handle_failure(replica, v(5), failure);
+        }
+    };
+    let cause = GiveUp::Deadline {
+        last: Some(RetryCause::Recovering),
+    };
+    let failed = MutateStep::Done(MutationOutcome::Failed { cause });
+    assert_eq!(at_the_deadline(&|_| {}), failed);
+    for first in [Moving, NotSent] {
+        let step = at_the_deadline(&|mutate| fail(mutate, first));
+        let MutateStep::Done(MutationOutcome::Failed { .. }) = step else {
+            panic!("{first:?} {step:?}");
+        };
+    }
+    // One of the next copies is lost; is on its way; was taken.
+    let indeterminate = MutateStep::Done(MutationOutcome::Indeterminate);
+    assert_eq!(at_the_deadline(&|mutate| fail(mutate, Lost)), indeterminate);
+    let on_its_way = at_the_deadline(&|mutate| drop(sends_on(mutate)));
+    assert_eq!(on_its_way, indeterminate);
+    let taken = at_the_deadline(&|mutate| {
+        let first = sends_on(mutate)[0];
+        mutate.handle_ack(first, v(5), applied(1));
+    });
+    assert_eq!(taken, indeterminate);
+}
+
 /// A replica that is still being reconnected to has been sent nothing: with all of
 /// them down the mutation has failed, whichever connection ends first.
 #[test]

@@ -57,6 +57,33 @@ fn a_cas_that_was_not_executed_goes_again_and_one_that_may_have_been_does_not() 
     assert_eq!(asked, 1);
 }
 
+/// A call that is under way at the deadline may be executed; whoever was refused by all
+/// knows that nothing was.
+#[test]
+fn a_set_that_was_not_executed_has_failed() {
+    for mode in [Mode::R1, Mode::R32] {
+        let fake = Fake::start(Script::new(mode, |_| {
+            Box::pin(async { Err(trefoil_rpc::not_executed()) })
+        }));
+        let cell = Cell::connect(&fake.address).unwrap();
+        let options = Options {
+            carrier: Carrier::Rpc,
+            deadline: Duration::from_millis(50),
+            ..Options::default()
+        };
+        let mut client = cell.client(options);
+        let failed = (0..20).find(|_| {
+            let result = client.set(b"key", b"value", SetOptions::default());
+            match result {
+                Err(OpError::Failed(_)) => true,
+                Err(OpError::Indeterminate(_)) => false,
+                other => panic!("{other:?}"),
+            }
+        });
+        assert!(failed.is_some(), "{mode:?}");
+    }
+}
+
 #[test]
 fn who_has_called_a_server_that_ends_knows_what_became_of_it() {
     let real = Real::start(Mode::R1);
