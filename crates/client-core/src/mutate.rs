@@ -37,6 +37,10 @@ use crate::retry::{GiveUp, Limits, Retry, RetryCause, RetryCounts};
 use trefoil_layout::Version;
 use trefoil_layout::op::{Ack, Outcome, Rejection};
 
+/// Shortest pause before one that moves is asked again, in nanoseconds: each message wakes a
+/// thread on a core that it needs for what it still has to copy.
+const MOVING_PAUSE_NS_MIN: u64 = 100_000;
+
 /// What the driver does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MutateStep {
@@ -589,10 +593,21 @@ impl Mutate {
         let silent =
             |replica: &&mut Replica| matches!(replica.ack, AckState::Lost | AckState::Down);
         let replicas = &mut self.replicas[..self.replica_count];
-        let cause = replicas
-            .iter_mut()
-            .find(silent)
-            .map_or(RetryCause::Connection, |replica| replica.lacking);
+        // Whichever comes first: one that moves is waited for, whatever another one lacks; one
+        // that recovers is not beside one that is gone, which it needs for that.
+        let (mut moves, mut recovers, mut gone) = (false, false, None);
+        for replica in replicas.iter_mut().filter(silent) {
+            match replica.lacking {
+                RetryCause::Recovering if replica.is_unwilling => moves = true,
+                RetryCause::Recovering => recovers = true,
+                lacking => gone = gone.or(Some(lacking)),
+            }
+        }
+        let cause = match gone {
+            Some(lacking) if !moves => lacking,
+            None if !moves && !recovers => RetryCause::Connection,
+            _ => RetryCause::Recovering,
+        };
         // What has refused this version has nothing of it, and will not receive it
         // again: rings and calls deliver a message once, and none after its answer. Under
         // a carrier that repeats messages it would be uncertain, too, as it is where
@@ -601,6 +616,9 @@ impl Mutate {
         self.uncertain |= replicas.iter().any(|replica| replica.ack == AckState::Lost);
         if !self.spend(cause) {
             return;
+        }
+        if moves {
+            self.pause_ns = self.pause_ns.max(MOVING_PAUSE_NS_MIN);
         }
         for replica in self.replicas[..self.replica_count]
             .iter_mut()

@@ -512,6 +512,59 @@ fn what_nobody_has_executed_has_failed() {
     assert_eq!(taken, indeterminate);
 }
 
+/// What becomes of a SET in a thousand steps, and its shortest pause, with replica 2 having it,
+/// `gone` gone and the third one answering like this.
+fn beside_one_that_is_gone(
+    mutate: &mut Mutate,
+    gone: usize,
+    answer: &dyn Fn(&mut Mutate, usize),
+) -> (Option<MutationOutcome>, u64) {
+    let mut pause_ns_min = u64::MAX;
+    for _ in 0..1_000 {
+        match mutate.poll(0) {
+            MutateStep::Send { replica: 2, .. } => mutate.handle_ack(2, v(5), applied(1)),
+            MutateStep::Send { replica, .. } if replica == gone => {
+                mutate.handle_failure(gone, v(5), SendFailure::NotSent);
+            }
+            MutateStep::Send { replica, .. } => answer(mutate, replica),
+            MutateStep::Reconnect { replica } => mutate.handle_reconnected(replica),
+            MutateStep::Pause { ns } => pause_ns_min = pause_ns_min.min(ns),
+            MutateStep::Done(outcome) => return (Some(outcome), pause_ns_min),
+            step => panic!("{step:?}"),
+        }
+    }
+    (None, pause_ns_min)
+}
+
+/// Whichever of the two comes first in the cohort.
+#[test]
+fn who_moves_is_waited_for_beside_one_that_is_gone() {
+    let moves = |mutate: &mut Mutate, replica| {
+        mutate.handle_failure(replica, v(5), SendFailure::Moving);
+    };
+    let stands_still = |mutate: &mut Mutate, replica| {
+        mutate.handle_ack(replica, v(5), rejected(Rejection::UnknownConfig));
+    };
+    let takes = |mutate: &mut Mutate, replica| mutate.handle_ack(replica, v(5), applied(1));
+    for gone in [0, 1] {
+        for fail in [&moves as &dyn Fn(&mut Mutate, usize), &stands_still] {
+            let mut mutate = set();
+            let (outcome, pause_ns_min) = beside_one_that_is_gone(&mut mutate, gone, fail);
+            assert_eq!(outcome, None, "{gone}");
+            // It needs its cores for what it copies.
+            assert!(pause_ns_min >= 100_000, "{pause_ns_min}");
+            let (outcome, _) = beside_one_that_is_gone(&mut mutate, gone, &takes);
+            assert_eq!(outcome, Some(MutationOutcome::Stored { version: v(5) }));
+        }
+        // One that recovers needs the one that is gone.
+        let recovers = |mutate: &mut Mutate, replica| {
+            mutate.handle_ack(replica, v(5), rejected(Rejection::Recovering));
+        };
+        let (outcome, _) = beside_one_that_is_gone(&mut set(), gone, &recovers);
+        assert_eq!(outcome, Some(MutationOutcome::Indeterminate), "{gone}");
+    }
+}
+
 /// A replica that is still being reconnected to has been sent nothing: with all of
 /// them down the mutation has failed, whichever connection ends first.
 #[test]
