@@ -292,6 +292,13 @@ impl Op {
             }
             // Taken in already; its answer follows.
             Completion::Stamp(..) => {}
+            // By call: no link learns when a successor has come, so it is asked again.
+            Completion::NoAnswer(_, SendFailure::Moving, why) if lookup.is_some() => {
+                self.reason = Some(why.to_owned());
+                if let Some(get) = lookup {
+                    get.handle_refused(replica);
+                }
+            }
             Completion::NoAnswer(_, failure, why) => self.no_answer(replica, failure, why),
         }
     }

@@ -354,6 +354,13 @@ impl<const N: usize> Get<N> {
         state.strategy = strategy;
     }
 
+    /// This replica has not looked it up, and says so: it ends, or moves to another process,
+    /// which is asked in a moment.
+    #[cold]
+    pub fn handle_refused(&mut self, replica: usize) {
+        self.refresh_refused(replica);
+    }
+
     /// The outstanding step at this replica could not be carried out.
     #[cold]
     pub fn handle_failure(&mut self, replica: usize, failure: Failure) {

@@ -12,7 +12,9 @@
 //!                                   outside: handle_out_of_window
 //!                                   inside:  copy the bytes -> handle_data, or handle_failure
 //!         Scan { replica }       => SCAR, both in one      -> handle_scar, or handle_failure
-//!         Ask { replica, .. }    => lookup by message      -> handle_answer, or handle_failure
+//!         Ask { replica, .. }    => lookup by message      -> handle_answer, or handle_failure,
+//!                                   or handle_refused, if whoever was asked ends or moves and
+//!                                   says so
 //!         Refresh { replica, .. } => windows by RPC or from the control region
 //!                                                          -> handle_refreshed, or handle_failure
 //!         Reconnect { replica }  => a new connection       -> handle_reconnected, or handle_failure

@@ -172,6 +172,10 @@ impl GetMachine {
         each!(self, get => get.handle_failure(replica, failure));
     }
 
+    pub(crate) fn handle_refused(&mut self, replica: usize) {
+        each!(self, get => get.handle_refused(replica));
+    }
+
     pub(crate) fn lost(&mut self, replica: usize) {
         self.handle_failure(replica, Failure::Connection);
     }

@@ -73,3 +73,44 @@ fn a_successor_that_is_reached_by_calls_is_waited_for() {
         "{reason:?}"
     );
 }
+
+/// A server that ends says of a call that it was not executed. Whoever takes its place is
+/// asked, and what is in force then is learned.
+#[test]
+fn who_is_refused_by_one_that_ends_asks_its_successor() {
+    for (mode, ending) in [(Mode::R1, &[0][..]), (Mode::R32, &[0, 1])] {
+        let mut client = Client::new(mode, &[Connects::Far; 3][..mode.copy_count()]);
+        for backend in &client.world.backends {
+            backend.holds.set(Some(5));
+        }
+        for number in ending {
+            client.world.backends[*number].is_ending.set(true);
+        }
+        client.begin_get();
+        client.pass(500);
+        assert!(client.outcome().is_none(), "{:?}", client.outcome());
+        assert!(client.world.learned.get() > 100, "{mode:?}");
+        for backend in &client.world.backends {
+            backend.is_ending.set(false);
+        }
+        client.pass(10);
+        assert!(is_hit(&client), "{:?}", client.outcome());
+    }
+}
+
+/// Where nobody takes its place, the lookup has failed in a moment, as ever.
+#[test]
+fn who_is_refused_by_one_that_ends_for_good_does_not_wait_for_it() {
+    let mut client = Client::new(Mode::R1, &[Connects::Far]);
+    client.world.backends[0].is_ending.set(true);
+    client.begin_get();
+    client.pass(100);
+    assert!(client.outcome().is_none(), "{:?}", client.outcome());
+    client.world.backends[0].is_away.set(true);
+    client.pass(100);
+    let outcome = client.outcome();
+    assert!(
+        matches!(outcome, Some(Outcome::Failed { .. })),
+        "{outcome:?}"
+    );
+}

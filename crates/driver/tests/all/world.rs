@@ -16,21 +16,26 @@ use trefoil_driver::{
 };
 use trefoil_fabric::port::{Closed, Completion, OutOfWindow, Port, Progress, SendError, Token};
 use trefoil_fabric::{Agreement, RegionView};
+use trefoil_layout::control::{self, ControlShape};
 use trefoil_layout::data::DataEntry;
 use trefoil_layout::limits::LAYOUT_VERSION;
 use trefoil_layout::message::{Answer, Request};
 use trefoil_layout::op::{Ack, Expected, Found, LookupAnswer, Outcome as Applied};
 use trefoil_layout::topology::CONFIG_ID_CHANGING;
 use trefoil_layout::{KeyHash, KeyHasher, Pointer, TopologyId, Version};
-use trefoil_region::WordBuffer;
+use trefoil_region::{Mapping, WordBuffer};
 
 const MS: u64 = 1_000_000;
+/// Of a backend's memory.
+const LEASE_NS: u64 = 500 * MS;
 
 /// What comes of connecting to a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Connects {
     /// A carrier of messages.
     Near,
+    /// The same, and its memory, in which nothing is found.
+    Mapped,
     /// Calls, and nothing better.
     Far,
     Down,
@@ -57,6 +62,14 @@ pub(crate) struct Backend {
     pub(crate) holds: Cell<Option<u64>>,
     /// Calls do not reach it.
     pub(crate) is_away: Cell<bool>,
+    /// It ends: calls are not executed, and it says so.
+    pub(crate) is_ending: Cell<bool>,
+    /// Values are too long for its rings.
+    pub(crate) has_short_rings: Cell<bool>,
+    /// Its control region.
+    control: Mapping,
+    /// What does not run any more renews no lease.
+    has_stopped: Cell<bool>,
     /// How many greetings more are those of a process that leaves.
     pub(crate) leaving_greetings: Cell<u32>,
     /// Raised when its process ends.
@@ -65,6 +78,24 @@ pub(crate) struct Backend {
 }
 
 impl Backend {
+    /// Its process is stopped.
+    pub(crate) fn stops(&self) {
+        self.is_quiet.set(true);
+        self.has_stopped.set(true);
+    }
+
+    fn renews_lease(&self, now_ns: u64) {
+        if !self.has_stopped.get() {
+            control::set_lease_end_ns(&self.control.words(), now_ns + LEASE_NS);
+        }
+    }
+
+    fn view(&self, agreement: Agreement) -> Arc<RegionView> {
+        let empty = || Mapping::heap(4096);
+        let view = RegionView::new(agreement, self.control.clone(), empty(), empty());
+        Arc::new(view)
+    }
+
     /// Its process ends, with all that it has not got round to.
     pub(crate) fn dies(&self) {
         self.life.set(self.life.get() + 1);
@@ -90,6 +121,7 @@ pub(crate) struct TestPort {
     /// The process that it leads to; none that ends, where it makes calls.
     life: Option<u32>,
     agreement: Option<Agreement>,
+    view: Option<Arc<RegionView>>,
 }
 
 impl TestPort {
@@ -121,6 +153,10 @@ impl Client {
                 answers: Cell::new(Applied::Applied),
                 holds: Cell::new(None),
                 is_away: Cell::new(false),
+                is_ending: Cell::new(false),
+                has_short_rings: Cell::new(false),
+                control: control_region(),
+                has_stopped: Cell::new(false),
                 leaving_greetings: Cell::new(0),
                 life: Cell::new(0),
                 owes: RefCell::default(),
@@ -222,7 +258,11 @@ impl Client {
 
     pub(crate) fn pass(&mut self, ms: u64) {
         for _ in 0..ms {
-            self.world.now_ns.set(self.world.now_ns.get() + MS);
+            let now_ns = self.world.now_ns.get() + MS;
+            self.world.now_ns.set(now_ns);
+            for backend in &self.world.backends {
+                backend.renews_lease(now_ns);
+            }
             self.driver.turn_for(self.at);
         }
     }
@@ -237,6 +277,17 @@ impl Client {
 }
 
 pub(crate) const KEY: &[u8] = b"key";
+
+fn control_region() -> Mapping {
+    let region = Mapping::heap(control::CONTROL_LEN as u64);
+    let shape = ControlShape {
+        partition_count: 1,
+        shard_count: 1,
+        incarnation: 1,
+    };
+    control::initialise(&region.words(), shape, 1);
+    region
+}
 
 fn topology(mode: Mode, count: u32, config_id: u32) -> Arc<Topology> {
     Arc::new(Topology::new(Arc::new(config(mode, count, config_id))))
@@ -341,11 +392,16 @@ impl Host for TestHost {
     fn connect(&mut self, topology: &Arc<Topology>, backend: u32, _has_moved: bool) {
         let of = &self.0.backends[backend as usize];
         let result = match of.connects.get() {
-            Connects::Near => Ok(TestPort {
-                of: Rc::clone(of),
-                life: Some(of.life.get()),
-                agreement: Some(agreement(topology, backend, of.is_leaving())),
-            }),
+            connects @ (Connects::Near | Connects::Mapped) => {
+                let agreement = agreement(topology, backend, of.is_leaving());
+                of.renews_lease(self.0.now_ns.get());
+                Ok(TestPort {
+                    of: Rc::clone(of),
+                    life: Some(of.life.get()),
+                    agreement: Some(agreement),
+                    view: (connects == Connects::Mapped).then(|| of.view(agreement)),
+                })
+            }
             Connects::Far => Err(NotConnected {
                 why: "calls only".to_owned(),
                 is_down: false,
@@ -366,6 +422,7 @@ impl Host for TestHost {
             of: Rc::clone(&self.0.backends[backend as usize]),
             life: None,
             agreement: None,
+            view: None,
         })
     }
 
@@ -388,7 +445,7 @@ impl Host for TestHost {
 
 impl Port for TestPort {
     fn view(&self) -> Option<&Arc<RegionView>> {
-        None
+        self.view.as_ref()
     }
 
     fn agreement(&self) -> Option<&Agreement> {
@@ -400,7 +457,10 @@ impl Port for TestPort {
     }
 
     fn submit_index(&mut self, _: Token, _: usize, _: KeyHash) -> Progress<IndexVote> {
-        Progress::Refused
+        match &self.view {
+            Some(_) => Progress::Done(IndexVote::Absent { epoch: 1 }),
+            None => Progress::Refused,
+        }
     }
 
     fn submit_data(
@@ -423,6 +483,9 @@ impl Port for TestPort {
         }
         if self.of.is_full.get() {
             return Err(SendError::Full);
+        }
+        if self.life.is_some() && self.of.has_short_rings.get() {
+            return Err(SendError::TooLarge);
         }
         let is_lookup = matches!(request, Request::Lookup { .. });
         self.of.owes.borrow_mut().push_back((token, is_lookup));
@@ -456,6 +519,8 @@ impl Port for TestPort {
             let epoch = 1;
             if self.of.is_away.get() {
                 on(Completion::NoAnswer(token, SendFailure::NotSent, "away"));
+            } else if self.of.is_ending.get() {
+                on(Completion::NoAnswer(token, SendFailure::Moving, "it ends"));
             } else if is_lookup {
                 self.of.found(&mut |found| {
                     let answer = LookupAnswer { epoch, found };
