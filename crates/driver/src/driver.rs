@@ -15,7 +15,7 @@
 use crate::host::{Clock, Host};
 use crate::inline::{self, OneSided};
 use crate::link::Link;
-use crate::op::{GetMachine, Item, Machine, Message, Op, Outcome, Owed, Owner};
+use crate::op::{GetMachine, Item, Machine, Message, Op, Outcome, Owed, Owner, suit};
 use crate::options::Options;
 use crate::room::{Waiter, Way};
 use crate::slab::Slab;
@@ -354,10 +354,7 @@ impl<H: Host> Driver<H> {
         for place in 0..N {
             plan.strategies[place] = self.strategy(cohort, place, now_ns);
         }
-        if plan.strategies.contains(&Strategy::Rpc) {
-            // Over a network all are asked at once.
-            plan.fan_out = N;
-        }
+        suit(&mut plan);
         plan
     }
 

@@ -3,7 +3,7 @@
 
 mod get;
 
-pub(crate) use get::{AnyPlan, GetMachine};
+pub(crate) use get::{AnyPlan, GetMachine, suit};
 
 use crate::room::{Lateness, Way};
 use trefoil_cell::Cohort;

@@ -96,3 +96,22 @@ fn a_way_that_moves_late_is_waited_for() {
     client.pass(100);
     assert!(is_stored(&client), "{:?}", client.outcome());
 }
+
+/// Two are asked by message, and one of them has stopped: the third one is idle.
+#[test]
+fn a_third_replica_is_asked_where_one_of_two_is_slow() {
+    for slow in 0..3 {
+        let mut client = Client::new(Mode::R32, &[Connects::Near; 3]);
+        for backend in &client.world.backends {
+            backend.holds.set(Some(5));
+        }
+        client.world.backends[slow].is_quiet.set(true);
+        client.begin_get();
+        client.pass(10);
+        let outcome = client.outcome();
+        assert!(
+            matches!(outcome, Some(Outcome::Hit { .. })),
+            "{slow}: {outcome:?}"
+        );
+    }
+}
