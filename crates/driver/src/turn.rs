@@ -163,13 +163,17 @@ impl<H: Host> Driver<H> {
             if looks_at_idle && link.stands(now) {
                 self.host.stands(number as u32);
             }
-            if (link.near_owes > 0 || looks_at_idle) && now >= link.look_at_ns {
+            let owes_calls = link.far_owes > 0;
+            if (link.near_owes > 0 || owes_calls || looks_at_idle) && now >= link.look_at_ns {
                 link.look_at_ns = now + LEASE_LOOK_NS;
                 if link.has_lapsed_twice(now) {
-                    self.lose(
-                        number,
-                        "the backend does not answer and its lease has ended",
-                    );
+                    let why = "the backend does not answer and its lease has ended";
+                    // One that has moved still answers what it was called for.
+                    let has_moved = link.view().is_some_and(|view| view.has_moved());
+                    match owes_calls && !has_moved {
+                        true => self.lose_calls(number, why),
+                        false => self.lose(number, why),
+                    }
                     continue;
                 }
             }
@@ -768,7 +772,7 @@ impl<H: Host> Driver<H> {
         }
         let mut next = self.slab.next_timer_ns();
         for link in &self.links {
-            if link.near_owes > 0 {
+            if link.near_owes > 0 || link.far_owes > 0 && link.view().is_some() {
                 next = next.min(link.look_at_ns);
             }
             if let Some(leaving) = &link.leaving {

@@ -115,3 +115,38 @@ fn a_third_replica_is_asked_where_one_of_two_is_slow() {
         );
     }
 }
+
+/// A value that is too long for rings goes by call. That its backend has stopped is told by the
+/// lease on its memory all the same.
+#[test]
+fn a_backend_that_stops_is_left_when_its_lease_is_over_also_where_it_was_called() {
+    for stopped in 0..3 {
+        let mut client = Client::new(Mode::R32, &[Connects::Mapped; 3]);
+        for backend in &client.world.backends {
+            backend.has_short_rings.set(true);
+        }
+        client.pass(10);
+        client.world.backends[stopped].stops();
+        client.begin_cas();
+        assert!(client.next_work_ms() <= 50, "{}", client.next_work_ms());
+        client.pass(650);
+        client.is_stored();
+    }
+}
+
+/// One that has moved to another process is not lost: what it was called for it answers.
+#[test]
+fn what_was_called_for_before_a_move_is_answered_after_it() {
+    let mut client = Client::new(Mode::R1, &[Connects::Mapped]);
+    let backend = std::rc::Rc::clone(&client.world.backends[0]);
+    backend.has_short_rings.set(true);
+    client.pass(10);
+    backend.is_quiet.set(true);
+    client.begin_cas();
+    backend.moves();
+    client.pass(300);
+    assert!(client.outcome().is_none(), "{:?}", client.outcome());
+    backend.is_quiet.set(false);
+    client.pass(10);
+    client.is_stored();
+}

@@ -84,6 +84,13 @@ impl Backend {
         self.has_stopped.set(true);
     }
 
+    /// It moves to another process, which is late.
+    pub(crate) fn moves(&self) {
+        self.has_stopped.set(true);
+        control::set_lease_end_ns(&self.control.words(), control::LEASE_MOVED_NS);
+        self.connects.set(Connects::Silent);
+    }
+
     fn renews_lease(&self, now_ns: u64) {
         if !self.has_stopped.get() {
             control::set_lease_end_ns(&self.control.words(), now_ns + LEASE_NS);
