@@ -298,6 +298,7 @@ impl Shared {
         let mut known = self.topology.write().unwrap_or_else(|e| e.into_inner());
         if fresh.topology_id() != known.id() && !fresh.topology_id().is_followed_by(known.id()) {
             *known = Arc::new(Topology::new(Arc::new(fresh)));
+            self.reaches.keep(known.config().backends.len());
             self.changes.fetch_add(1, Ordering::Release);
         }
         Ok(known.clone())

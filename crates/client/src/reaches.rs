@@ -15,9 +15,16 @@ const SPACING: Duration = Duration::from_secs(10);
 /// See the module. One for each cell of a process.
 #[derive(Default)]
 pub(crate) struct Reaches {
-    backends: Mutex<HashMap<u32, Reach>>,
+    known: Mutex<Known>,
     /// Backends that are away.
     away_count: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Known {
+    backends: HashMap<u32, Reach>,
+    /// How many the cell has, if it ever had another number.
+    count: Option<usize>,
 }
 
 /// What is known of one backend.
@@ -75,8 +82,10 @@ impl Reaches {
     /// A backend that a client had reached at change `seen` does not answer it any
     /// more. If it has come back since, that is old news.
     pub(crate) fn lost(&self, backend: u32, why: &str, seen: u64) {
-        let known = self.lock().get(&backend).map_or(0, |of| of.change_count);
-        if known == seen {
+        let known = self.lock();
+        let change_count = known.backends.get(&backend).map_or(0, |of| of.change_count);
+        drop(known);
+        if change_count == seen {
             self.unreached(backend, why);
         }
     }
@@ -86,9 +95,9 @@ impl Reaches {
         if self.away_count.load(Ordering::Relaxed) < count {
             return false;
         }
-        let backends = self.lock();
+        let known = self.lock();
         let is_away = |number| {
-            let reach = backends.get(&number);
+            let reach = known.backends.get(&number);
             reach.is_some_and(|reach| reach.away.is_some())
         };
         (0..count as u32).all(is_away)
@@ -100,20 +109,35 @@ impl Reaches {
         if !self.are_all_away(count) {
             return None;
         }
-        self.lock().get(&0).and_then(|reach| reach.away.clone())
+        let known = self.lock();
+        known.backends.get(&0).and_then(|reach| reach.away.clone())
+    }
+
+    /// The cell has so many backends now: those beyond are no more, and not away, whatever a
+    /// client that does not know it yet says of them.
+    pub(crate) fn keep(&self, count: usize) {
+        let mut known = self.lock();
+        known.count = Some(count);
+        known.backends.retain(|number, reach| {
+            let is_kept = (*number as usize) < count;
+            if !is_kept && reach.away.is_some() {
+                self.away_count.fetch_sub(1, Ordering::Relaxed);
+            }
+            is_kept
+        });
     }
 
     /// Says what came too fast to be said at once.
     pub(crate) fn tell(&self) {
         let now = Instant::now();
-        for (backend, reach) in self.lock().iter_mut() {
+        for (backend, reach) in &mut self.lock().backends {
             reach.tell(*backend, now);
         }
     }
 
     fn reached_at(&self, backend: u32, now: Instant) -> u64 {
-        let mut backends = self.lock();
-        let Some(reach) = backends.get_mut(&backend) else {
+        let mut known = self.lock();
+        let Some(reach) = known.backends.get_mut(&backend) else {
             return 0;
         };
         if reach.away.take().is_some() {
@@ -126,8 +150,14 @@ impl Reaches {
     }
 
     fn unreached_at(&self, backend: u32, why: &str, now: Instant) {
-        let mut backends = self.lock();
-        let reach = backends.entry(backend).or_insert_with(|| Reach::new(now));
+        let mut known = self.lock();
+        if known.count.is_some_and(|count| backend as usize >= count) {
+            return;
+        }
+        let reach = known
+            .backends
+            .entry(backend)
+            .or_insert_with(|| Reach::new(now));
         if reach.away.is_none() {
             reach.change_count += 1;
             reach.since = now;
@@ -140,8 +170,8 @@ impl Reaches {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u32, Reach>> {
-        self.backends.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -267,6 +297,28 @@ mod tests {
         assert!(told.starts_with("the backend cannot be reached: gone"));
         assert!(told.contains("changes since"), "{told}");
         assert_eq!(story.line(), None);
+    }
+
+    #[test]
+    fn a_backend_that_the_cell_has_no_more_is_not_away() {
+        let reaches = Reaches::default();
+        for backend in [1, 3, 4] {
+            reaches.unreached(backend, "gone");
+        }
+        reaches.keep(3);
+        assert!(reaches.is_any_away());
+        assert!(!reaches.are_all_away(1));
+        reaches.answered(1);
+        assert!(!reaches.is_any_away(), "3 and 4 are no more");
+        // A client that does not know it yet.
+        reaches.unreached(4, "gone");
+        assert!(!reaches.is_any_away());
+        // A cell that grows again has them anew.
+        reaches.keep(5);
+        reaches.unreached(4, "gone");
+        assert!(reaches.is_any_away());
+        reaches.answered(4);
+        assert!(!reaches.is_any_away());
     }
 
     #[test]
