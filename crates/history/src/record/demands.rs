@@ -136,6 +136,7 @@ mod tests {
         let carrier = CarrierFigures {
             operations: 9,
             hits: 1,
+            failed: 0,
             stored: 1,
             unknown: 0,
         };

@@ -42,6 +42,8 @@ pub struct CarrierFigures {
     pub operations: u64,
     /// GETs that found a value.
     pub hits: u64,
+    /// GETs that were answered with an error, or not at all.
+    pub failed: u64,
     /// Mutations that were acknowledged.
     pub stored: u64,
     /// Mutations that were answered, and may have taken effect or not.
@@ -53,6 +55,7 @@ impl CarrierFigures {
         self.operations += 1;
         match (event.kind, event.outcome) {
             (Kind::Get, Outcome::Hit) => self.hits += 1,
+            (Kind::Get, Outcome::Failed) => self.failed += 1,
             (_, Outcome::Stored) => self.stored += 1,
             (_, Outcome::Unknown) if event.end_ns != NEVER => self.unknown += 1,
             _ => {}
@@ -60,9 +63,11 @@ impl CarrierFigures {
     }
 
     pub(super) fn text(self) -> String {
-        let (hits, stored, unknown) = (self.hits, self.stored, self.unknown);
-        let operations = self.operations;
-        format!("{operations} ({hits} hits, {stored} stored, {unknown} unknown)")
+        let (hits, failed) = (self.hits, self.failed);
+        let (operations, stored, unknown) = (self.operations, self.stored, self.unknown);
+        format!(
+            "{operations} ({hits} hits, {failed} GETs failed, {stored} stored, {unknown} unknown)"
+        )
     }
 }
 
@@ -97,6 +102,7 @@ mod tests {
         let events = [
             event(Kind::Get, Outcome::Hit),
             event(Kind::Get, Outcome::Failed),
+            event(Kind::Get, Outcome::Inquorate),
             event(Kind::Set, Outcome::Stored),
             event(Kind::Set, Outcome::Unknown),
             Event {
@@ -107,7 +113,10 @@ mod tests {
         let mut all = BTreeMap::new();
         count_by_carrier(&mut all, &events, &carriers);
         let rings = all[&CarrierKind::Rings];
-        assert_eq!((rings.operations, rings.hits, rings.stored), (5, 1, 1));
+        assert_eq!((rings.operations, rings.hits, rings.stored), (6, 1, 1));
+        assert_eq!(rings.failed, 1);
+        let text = "6 (1 hits, 1 GETs failed, 1 stored, 1 unknown)";
+        assert_eq!(rings.text(), text);
         assert_eq!(rings.unknown, 1, "one was cut off, and one not");
         assert_eq!(all[&CarrierKind::Gateway], CarrierFigures::default());
     }

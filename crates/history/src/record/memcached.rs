@@ -68,10 +68,20 @@ impl Memcached {
     }
 
     /// A mutation: its answer's word, and what it means.
-    fn mutate(&mut self, request: &[u8], denied: &[&str], stored: &str) -> Option<Told> {
+    fn mutate(
+        &mut self,
+        sent: Sent,
+        request: &[u8],
+        denied: &[&str],
+        stored: &str,
+    ) -> Option<Told> {
         match self.line(request) {
             Ok(line) if line == stored => Some(Told::of(Outcome::Stored)),
             Ok(line) if denied.contains(&line.as_str()) => Some(Told::of(Outcome::Denied)),
+            Ok(line) if was_not_done(&line, sent) => {
+                eprintln!("a gateway has not done a mutation: {line}");
+                Some(Told::of(Outcome::Denied))
+            }
             Ok(line) => {
                 eprintln!("a gateway does not know what became of a mutation: {line}");
                 Some(Told::of(Outcome::Unknown))
@@ -79,6 +89,45 @@ impl Memcached {
             Err(Broken::Unanswered) => Some(Told::of(Outcome::Unknown)),
             Err(Broken::Unsent) => None,
         }
+    }
+}
+
+/// What a mutation is to the gateway.
+#[derive(Clone, Copy)]
+enum Sent {
+    /// A SET.
+    Store,
+    /// Looks first, and goes on by a CAS of what it has found.
+    Swap,
+    /// The same, of something that is to go.
+    Erase,
+}
+
+/// The errors of a gateway after which a mutation has certainly changed nothing, and never
+/// will.
+const NOT_DONE: [&str; 4] = [
+    "no backend of the cell can be reached",
+    "no replica answered",
+    "the deadline passed",
+    "the retry budget is spent",
+];
+/// The same of what looks first.
+const NOT_SWAPPED: [&str; 2] = [
+    "no quorum of replicas agrees on this key",
+    "too many writers of this key",
+];
+
+/// Whether the answer says that nothing was changed, as far as the gateway is certain of it.
+fn was_not_done(line: &str, sent: Sent) -> bool {
+    let Some(why) = line.strip_prefix("SERVER_ERROR ") else {
+        return false;
+    };
+    let begins = |with: &&str| why.starts_with(with);
+    match sent {
+        Sent::Store => NOT_DONE.iter().any(begins),
+        Sent::Swap => NOT_DONE.iter().chain(&NOT_SWAPPED).any(begins),
+        // An attempt that it does not know the end of is followed by another one.
+        Sent::Erase => false,
     }
 }
 
@@ -147,12 +196,12 @@ impl Path for Memcached {
     }
 
     fn set(&mut self, key: Key, value: &[u8]) -> Option<Told> {
-        self.mutate(&store("set", key, value, None), &[], "STORED")
+        self.mutate(Sent::Store, &store("set", key, value, None), &[], "STORED")
     }
 
     fn erase(&mut self, key: Key) -> Option<Told> {
         let request = format!("delete {}\r\n", key.name());
-        self.mutate(request.as_bytes(), &["NOT_FOUND"], "DELETED")
+        self.mutate(Sent::Erase, request.as_bytes(), &["NOT_FOUND"], "DELETED")
     }
 
     fn cas(&mut self, key: Key, expected: Option<&Expected>, value: &[u8]) -> Option<Told> {
@@ -160,7 +209,8 @@ impl Path for Memcached {
             Some(expected) => store("cas", key, value, Some(expected.unique)),
             None => store("add", key, value, None),
         };
-        self.mutate(&request, &["EXISTS", "NOT_FOUND", "NOT_STORED"], "STORED")
+        let denied = ["EXISTS", "NOT_FOUND", "NOT_STORED"];
+        self.mutate(Sent::Swap, &request, &denied, "STORED")
     }
 
     fn fill(&mut self, _: Key, _: FillTicket, _: &[u8]) -> Option<Told> {
@@ -171,12 +221,52 @@ impl Path for Memcached {
         let request = format!("incr {} 1\r\n", key.name());
         match self.line(request.as_bytes()) {
             Ok(line) if line == "NOT_FOUND" => Some(Counted::Absent),
+            Ok(line) if was_not_done(&line, Sent::Swap) => Some(Counted::NotDone),
             Ok(line) => Some(match line.parse() {
                 Ok(number) => Counted::To(number),
                 Err(_) => Counted::Unknown,
             }),
             Err(Broken::Unanswered) => Some(Counted::Unknown),
             Err(Broken::Unsent) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_gateway_is_certain_of_was_not_done() {
+        let unreachable = "SERVER_ERROR no backend of the cell can be reached";
+        let late = "SERVER_ERROR the deadline passed; the last retry's cause: recovering: it ends";
+        let spent = "SERVER_ERROR the retry budget is spent; the last retry's cause: connection";
+        let unread = "SERVER_ERROR no replica answered: the deadline passed";
+        let inquorate = "SERVER_ERROR no quorum of replicas agrees on this key";
+        let contended = "SERVER_ERROR too many writers of this key";
+        let unknown = "SERVER_ERROR the outcome is unknown: a replica did not answer in time";
+        for line in [unreachable, late, spent, unread] {
+            assert!(was_not_done(line, Sent::Store), "{line}");
+            assert!(was_not_done(line, Sent::Swap), "{line}");
+        }
+        // What is only said of what has looked before.
+        for line in [inquorate, contended] {
+            assert!(was_not_done(line, Sent::Swap), "{line}");
+            // A SET that others were faster than may have been seen in between.
+            assert!(!was_not_done(line, Sent::Store), "{line}");
+        }
+        for line in [
+            unknown,
+            "SERVER_ERROR out of memory storing object",
+            "ERROR",
+            "5",
+        ] {
+            assert!(!was_not_done(line, Sent::Store), "{line}");
+            assert!(!was_not_done(line, Sent::Swap), "{line}");
+        }
+        // An attempt before the one that the answer is of may still remove something.
+        for line in [unreachable, late, spent, unread, inquorate, contended] {
+            assert!(!was_not_done(line, Sent::Erase), "{line}");
         }
     }
 }

@@ -119,6 +119,8 @@ impl Told {
 pub(super) enum Counted {
     To(u64),
     Absent,
+    /// It failed, and nothing was changed.
+    NotDone,
     Unknown,
 }
 
@@ -446,7 +448,7 @@ impl Worker {
                 Outcome::Denied
             }
             Some(Counted::Unknown) => Outcome::Unknown,
-            None => Outcome::Denied,
+            Some(Counted::NotDone) | None => Outcome::Denied,
         };
         event.mark = result;
         self.log.ended(&event)?;
