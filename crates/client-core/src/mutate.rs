@@ -612,8 +612,14 @@ impl Mutate {
         // again: rings and calls deliver a message once, and none after its answer. Under
         // a carrier that repeats messages it would be uncertain, too, as it is where
         // an operation ends (`close_attempt`); here a refusal would then be told as
-        // indeterminate for the sake of what no carrier does.
-        self.uncertain |= replicas.iter().any(|replica| replica.ack == AckState::Lost);
+        // indeterminate for the sake of what no carrier does. But one that recovers stores
+        // what it refuses.
+        let may_hold = |replica: &Replica| match replica.ack {
+            AckState::Lost => true,
+            AckState::Down => replica.lacking == RetryCause::Recovering && !replica.is_unwilling,
+            _ => false,
+        };
+        self.uncertain |= replicas.iter().any(may_hold);
         if !self.spend(cause) {
             return;
         }

@@ -512,6 +512,22 @@ fn what_nobody_has_executed_has_failed() {
     assert_eq!(taken, indeterminate);
 }
 
+/// One that recovers stores what it refuses, whatever it says to the next copy.
+#[test]
+fn what_one_that_recovers_was_sent_may_be_there() {
+    let mut mutate = set();
+    sends(&mut mutate, &[0, 1, 2], 5);
+    mutate.handle_ack(0, v(5), rejected(Rejection::Recovering));
+    for replica in [1, 2] {
+        mutate.handle_failure(replica, v(5), SendFailure::Moving);
+    }
+    for replica in sends_on(&mut mutate) {
+        mutate.handle_failure(replica, v(5), SendFailure::Moving);
+    }
+    let outcome = MutateStep::Done(MutationOutcome::Indeterminate);
+    assert_eq!(mutate.poll(1_000), outcome);
+}
+
 /// What becomes of a SET in a thousand steps, and its shortest pause, with replica 2 having it,
 /// `gone` gone and the third one answering like this.
 fn beside_one_that_is_gone(
