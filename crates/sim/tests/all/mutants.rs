@@ -72,7 +72,7 @@ fn rule_4_acknowledgements_are_of_one_epoch() {
 #[test]
 fn rule_5_votes_are_of_one_epoch() {
     let rule = Rule::Client(Core::VotesAcrossEpochs);
-    shows_near(1_000, rule, &[Property::Monotone, Property::Fresh]);
+    shows_near(61_000, rule, &[Property::Monotone, Property::Fresh]);
 }
 
 #[test]
