@@ -13,6 +13,8 @@ use trefoil_store::{Access, Now, Regions, Store, StoreConfig};
 const MEMORY: u64 = 256 << 20;
 const SET: u8 = 1;
 const GET: u8 = 0;
+/// Where the key begins.
+const KEY_FIRST: usize = 2;
 
 /// Spells a request.
 pub(crate) fn spell(into: &mut Vec<u8>, key: u64, key_len: usize, value: Option<&[u8]>) {
@@ -21,8 +23,14 @@ pub(crate) fn spell(into: &mut Vec<u8>, key: u64, key_len: usize, value: Option<
     into.push(key_len as u8);
     let first = into.len();
     into.resize(first + key_len, b'k');
-    into[first..first + 8].copy_from_slice(&key.to_le_bytes());
     into.extend_from_slice(value.unwrap_or_default());
+    set_key(into, key);
+}
+
+/// Changes the key of a request that [`spell`] has spelled.
+#[inline]
+pub(crate) fn set_key(request: &mut [u8], key: u64) {
+    request[KEY_FIRST..KEY_FIRST + 8].copy_from_slice(&key.to_le_bytes());
 }
 
 /// The store.

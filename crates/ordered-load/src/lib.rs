@@ -16,8 +16,11 @@ mod clusters;
 mod commits;
 mod durable;
 mod pace;
+mod pauses;
 mod report;
+mod session;
 mod shared;
+mod tape;
 mod watch;
 mod workloads;
 
@@ -36,7 +39,8 @@ use trefoil_store::StoreError;
 pub struct LoadOptions {
     /// Rounds over all cases; figures are medians of them.
     pub runs: usize,
-    /// Seconds of one measurement.
+    /// Seconds of one measurement. Workloads and shared connections are measured in short
+    /// slices, which are so long together, with rests between them.
     pub seconds: f64,
     /// Core of the client.
     pub client_core: usize,

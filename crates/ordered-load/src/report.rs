@@ -64,12 +64,24 @@ pub struct WorkloadRow {
     pub cluster: u32,
     /// Who acknowledges, and when.
     pub system: &'static str,
-    /// Median of the runs' peaks: requests a second with 64 under way.
+    /// Median of the runs' peaks, in requests a second.
     pub peak_per_s: f64,
-    /// All requests, at 90 % of the system's own peak.
+    /// Of the requests that were due, at 90 % of the system's own peak, the part that was
+    /// done in time.
+    pub kept_up: f64,
+    /// All requests, at 90 % of the system's own peak, in slices in which the host has not
+    /// stopped the machine.
     pub at_peak: Latency,
-    /// All requests, at 90 % of the lowest peak of the three.
+    /// The same in all slices.
+    pub at_peak_with_pauses: Latency,
+    /// All requests, at 90 % of the lowest peak of the three, in slices without pauses.
     pub at_equal_rate: Latency,
+    /// Slices at the peak, over all runs.
+    pub slices: usize,
+    /// Those of them in which the host has stopped the machine.
+    pub paused: usize,
+    /// Its longest pause in them, in microseconds.
+    pub pause_max_us: u64,
     /// The paper's median at peak throughput, over a network, in microseconds.
     pub paper_p50_us: f64,
     /// Of the paper's medians, this system's to the ordered queue's.
@@ -136,13 +148,23 @@ pub struct OrderedReport {
     raw_shared: BTreeMap<usize, Vec<f64>>,
 }
 
-/// A run of a workload: requests a second, and both latencies.
-type WorkloadRun = (f64, Latency, Latency);
+/// A run of a workload; what the figures mean is said in [`WorkloadRow`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WorkloadRun {
+    pub(crate) peak_per_s: f64,
+    pub(crate) kept_up: f64,
+    pub(crate) at_peak: Latency,
+    pub(crate) at_peak_with_pauses: Latency,
+    pub(crate) at_equal_rate: Latency,
+    pub(crate) slices: usize,
+    pub(crate) paused: usize,
+    pub(crate) pause_max_us: u64,
+}
 
 /// The systems, in the order of the paper's columns.
 pub(crate) const SYSTEMS: [&str; 3] = ["eRPC-like", "DeferredExec", "ordered queue"];
 
-fn median(values: impl Iterator<Item = f64>) -> f64 {
+pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut all: Vec<f64> = values.collect();
     all.sort_by(f64::total_cmp);
     all.get(all.len() / 2).copied().unwrap_or(0.0)
@@ -180,12 +202,7 @@ impl OrderedReport {
         }
     }
 
-    pub(crate) fn add_workload(
-        &mut self,
-        cluster: u32,
-        system: usize,
-        run: (f64, Latency, Latency),
-    ) {
+    pub(crate) fn add_workload(&mut self, cluster: u32, system: usize, run: WorkloadRun) {
         let runs = self.raw_workloads.entry((cluster, system)).or_default();
         runs.push(run);
     }
@@ -235,7 +252,7 @@ impl OrderedReport {
         self.workloads.clear();
         let papers = crate::Cluster::all().unwrap_or_default();
         for (&(cluster, system), runs) in &self.raw_workloads {
-            let latencies = |figure: fn(&(f64, Latency, Latency)) -> Latency| {
+            let latencies = |figure: fn(&WorkloadRun) -> Latency| {
                 Latency::median(&runs.iter().map(figure).collect::<Vec<_>>())
             };
             let of_paper = papers.iter().find(|of| of.number == cluster);
@@ -243,9 +260,14 @@ impl OrderedReport {
             self.workloads.push(WorkloadRow {
                 cluster,
                 system: SYSTEMS[system],
-                peak_per_s: median(runs.iter().map(|run| run.0)),
-                at_peak: latencies(|run| run.1),
-                at_equal_rate: latencies(|run| run.2),
+                peak_per_s: median(runs.iter().map(|run| run.peak_per_s)),
+                kept_up: median(runs.iter().map(|run| run.kept_up)),
+                at_peak: latencies(|run| run.at_peak),
+                at_peak_with_pauses: latencies(|run| run.at_peak_with_pauses),
+                at_equal_rate: latencies(|run| run.at_equal_rate),
+                slices: runs.iter().map(|run| run.slices).sum(),
+                paused: runs.iter().map(|run| run.paused).sum(),
+                pause_max_us: runs.iter().map(|run| run.pause_max_us).max().unwrap_or(0),
                 paper_p50_us: paper_us[system],
                 paper_ratio: paper_us[system] / paper_us[2],
                 ratio: 1.0,
@@ -296,13 +318,16 @@ impl OrderedReport {
         if !self.workloads.is_empty() {
             let _ = writeln!(
                 text,
-                "\n{:<10} {:<14} {:>9} {:>10} {:>10} {:>8} {:>12} {:>10} {:>8}",
+                "\n{:<7} {:<14} {:>9} {:>8} {:>9} {:>7} {:>11} {:>9} {:>8} {:>12} {:>9} {:>8}",
                 "cluster",
                 "system",
                 "peak /s",
                 "p50 ns",
                 "p99 ns",
                 "× ours",
+                "paused p50",
+                "paused",
+                "most µs",
                 "equal p50 ns",
                 "paper µs",
                 "× theirs"
@@ -311,13 +336,16 @@ impl OrderedReport {
         for row in &self.workloads {
             let _ = writeln!(
                 text,
-                "{:<10} {:<14} {:>9.0} {:>10} {:>10} {:>8.2} {:>12} {:>10} {:>8.2}",
+                "{:<7} {:<14} {:>9.0} {:>8} {:>9} {:>7.2} {:>11} {:>9} {:>8} {:>12} {:>9} {:>8.2}",
                 row.cluster,
                 row.system,
                 row.peak_per_s,
                 row.at_peak.p50_ns,
                 row.at_peak.p99_ns,
                 row.ratio,
+                row.at_peak_with_pauses.p50_ns,
+                format!("{}/{}", row.paused, row.slices),
+                row.pause_max_us,
                 row.at_equal_rate.p50_ns,
                 row.paper_p50_us,
                 row.paper_ratio

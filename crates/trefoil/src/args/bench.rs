@@ -335,7 +335,7 @@ pub(crate) struct OrderedBenchArgs {
     /// Rounds over all cases; medians are reported
     #[arg(long, default_value_t = 3, value_name = "N")]
     pub runs: usize,
-    /// Seconds of each measurement
+    /// Seconds of each measurement; of workloads, in slices of 20 ms with rests between them
     #[arg(long, default_value_t = 0.5)]
     pub seconds: f64,
     /// Where the durable queue's files are made [default: the system's folder for such]

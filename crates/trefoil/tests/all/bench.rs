@@ -349,7 +349,7 @@ fn gets_beside_every_kind_of_neighbour_are_answered() {
 fn the_ordered_queue_is_measured_beside_the_others() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().to_str().unwrap();
-    let mut args = vec!["bench", "ordered", "--runs", "1", "--seconds", "0.05"];
+    let mut args = vec!["bench", "ordered", "--runs", "1", "--seconds", "0.03"];
     args.extend_from_slice(&["--folder", folder]);
     args.push("--json");
     let report = parse(&run(&args));
@@ -372,6 +372,11 @@ fn the_ordered_queue_is_measured_beside_the_others() {
     for row in workloads {
         assert!(row["peak_per_s"].as_f64().unwrap() > 0.0, "{row:#}");
         assert!(row["paper_p50_us"].as_f64().unwrap() > 3.0, "{row:#}");
+        let count = |field: &str| row[field].as_u64().unwrap();
+        assert!(
+            count("slices") > 0 && count("paused") <= count("slices"),
+            "{row:#}"
+        );
     }
     let shared = rows("shared");
     assert_eq!(shared[1]["clients"], 200);
