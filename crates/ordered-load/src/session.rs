@@ -184,7 +184,6 @@ enum Sent {
 
 /// What was due in the time of a slice.
 struct Tally {
-    warm: Instant,
     end: Instant,
     took: Histogram<u64>,
     offered: u64,
@@ -192,10 +191,9 @@ struct Tally {
 }
 
 impl Tally {
-    fn new(start: Instant) -> Self {
+    fn new(end: Instant) -> Self {
         Tally {
-            warm: start + WARM,
-            end: start + WARM + SLICE,
+            end,
             took: Histogram::new_with_max(MOST, 3).expect("valid bounds"),
             offered: 0,
             in_time: 0,
@@ -203,16 +201,9 @@ impl Tally {
     }
 
     #[inline]
-    fn offer(&mut self, due: Instant) {
-        self.offered += u64::from(due >= self.warm);
-    }
-
-    #[inline]
     fn finish(&mut self, due: Instant, now: Instant) {
-        if due >= self.warm {
-            self.took.saturating_record((now - due).as_nanos() as u64);
-            self.in_time += u64::from(now <= self.end);
-        }
+        self.took.saturating_record((now - due).as_nanos() as u64);
+        self.in_time += u64::from(now <= self.end);
     }
 }
 
@@ -236,13 +227,23 @@ impl<'q> Client<'q> {
         }
     }
 
-    /// Rests, and measures for the time of a slice.
+    /// Rests, warms caches with as much as the system takes, lets it finish that, and measures
+    /// for the time of a slice: what is late because caches were cold would stay late for long
+    /// near the peak.
     pub(crate) fn slice(&mut self, load: Load) -> Result<Slice, LoadError> {
         std::thread::sleep(REST);
+        self.offer(Load::Window, WARM)?;
+        while self.queue.pending() > 0 {
+            self.watch.in_vain(self.queue)?;
+        }
+        self.offer(load, SLICE)
+    }
+
+    fn offer(&mut self, load: Load, time: Duration) -> Result<Slice, LoadError> {
         let mut pauses = Pauses::new();
         let start = pauses.now();
-        let mut tally = Tally::new(start);
-        let end = tally.end;
+        let end = start + time;
+        let mut tally = Tally::new(end);
         let mut due = start;
         let mut finished: Option<Instant> = None;
         let mut is_sends_turn = true;
@@ -269,7 +270,7 @@ impl<'q> Client<'q> {
                     finished = Some(due);
                 }
                 if sent != Sent::Full {
-                    tally.offer(due);
+                    tally.offered += 1;
                     if let Load::PerSecond(ops_per_s) = load {
                         let gap_ns = self.tape.gap_ns(1e9 / ops_per_s);
                         due += Duration::from_nanos(gap_ns as u64);
@@ -285,7 +286,7 @@ impl<'q> Client<'q> {
             }
         }
         Ok(Slice {
-            per_s: tally.in_time as f64 / SLICE.as_secs_f64(),
+            per_s: tally.in_time as f64 / time.as_secs_f64(),
             kept_up: tally.in_time as f64 / tally.offered.max(1) as f64,
             latency: Latency::of(&tally.took),
             pauses: pauses.count,
