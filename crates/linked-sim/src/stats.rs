@@ -22,6 +22,9 @@ pub struct Stats {
     pub commits: u64,
     /// Of them, those that too few servers had: they were not acknowledged.
     pub thin: u64,
+    /// Commits that were taken back, for a copy could not store them and their key
+    /// moved.
+    pub taken_back: u64,
     /// Times that a store that had forgotten everything was given the map back.
     pub recoveries: u64,
     /// Answers that named another server.
@@ -58,6 +61,7 @@ impl Stats {
         self.answers += other.answers;
         self.commits += other.commits;
         self.thin += other.thin;
+        self.taken_back += other.taken_back;
         self.recoveries += other.recoveries;
         self.redirects += other.redirects;
         self.waits += other.waits;

@@ -339,8 +339,13 @@ impl World<'_> {
                             Outcome::Done
                         }
                         Err(why) => {
-                            if matches!(why, Uncertain::TooFewCopies { .. }) {
-                                self.settled_thin(at, ticket)?;
+                            match why {
+                                Uncertain::TooFewCopies { .. } => self.settled_thin(at, ticket)?,
+                                Uncertain::TakenBack => {
+                                    self.servers[at].memory.proposed.remove(&ticket);
+                                    self.stats.taken_back += 1;
+                                }
+                                Uncertain::Replaced => {}
                             }
                             Outcome::Unknown
                         }

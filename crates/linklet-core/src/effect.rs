@@ -150,4 +150,9 @@ pub enum Uncertain {
         /// Those that should.
         need: usize,
     },
+    /// Its key was to be given away, and a server that has a copy could not store
+    /// it: all copies are made what they were before. It is seen only if this
+    /// server dies before that is done.
+    #[error("a server could not store it, and its key moved on without it")]
+    TakenBack,
 }

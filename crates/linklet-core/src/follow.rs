@@ -127,6 +127,25 @@ impl Follower {
         }
     }
 
+    /// It has a copy of this that could not store something. It is told anew what is
+    /// under way, or nothing is any more.
+    fn expect_again(&mut self, part: Slice) {
+        self.failed.remove(part);
+        self.synced.add(part);
+    }
+
+    /// Where it has a copy that could not store a commit, and is not being dropped.
+    fn kept_as_it_was(&self) -> RangeSet {
+        let mut kept = RangeSet::default();
+        for (slice, ()) in self.failed.iter() {
+            self.held.common(slice).for_each(|part| kept.add(part));
+        }
+        for (slice, ()) in self.excluding.iter() {
+            kept.remove(slice);
+        }
+        kept
+    }
+
     /// Somebody else is the owner of these now.
     pub(crate) fn let_go(&mut self, ranges: &[Slice]) {
         for &slice in ranges {
@@ -274,7 +293,11 @@ impl Core {
             self.attach_server(now, server);
         }
         let desired = self.desired();
-        self.release_failed(now, &desired);
+        self.release_failed(&desired);
+        self.take_back_failed(now, values);
+        for &server in &again {
+            self.tell_failed(now, server);
+        }
         for (&server, ranges) in &desired {
             self.fill_server(now, values, server, ranges, again.contains(&server));
         }
@@ -350,9 +373,6 @@ impl Core {
                 None => missing.push(slice),
             }
         }
-        if again {
-            self.tell_failed(now, server);
-        }
         // Commits under way wait for everybody who is to have a copy by now, so they
         // wait for no window.
         let under_way = missing
@@ -400,8 +420,7 @@ impl Core {
                 return;
             }
             if let Some(follower) = self.followers.get_mut(&server) {
-                follower.failed.remove(part);
-                follower.synced.add(part);
+                follower.expect_again(part);
             }
             for (token, ranges) in self.by_token(&RangeSet::of([part])) {
                 for slice in ranges {
@@ -538,18 +557,22 @@ impl Core {
             }
         }
         for (server, extra) in orders {
-            for (token, ranges) in self.by_token(&extra) {
-                let set = RangeSet::of(ranges.iter().copied());
-                if let Some(follower) = self.followers.get_mut(&server) {
-                    for &slice in &ranges {
-                        follower.excluding.add(slice);
-                    }
+            self.drop_copies(now, server, &extra);
+        }
+    }
+
+    fn drop_copies(&mut self, now: Duration, server: ServerId, copies: &RangeSet) {
+        for (token, ranges) in self.by_token(copies) {
+            let set = RangeSet::of(ranges.iter().copied());
+            if let Some(follower) = self.followers.get_mut(&server) {
+                for &slice in &ranges {
+                    follower.excluding.add(slice);
                 }
-                // From now on nobody counts on what it has confirmed.
-                self.proposals.dropped(server, &set);
-                let order = CopyOrder::Exclude { ranges };
-                self.order(now, server, token, order, Order::Exclude(set));
             }
+            // From now on nobody counts on what it has confirmed.
+            self.proposals.dropped(server, &set);
+            let order = CopyOrder::Exclude { ranges };
+            self.order(now, server, token, order, Order::Exclude(set));
         }
     }
 
@@ -719,7 +742,7 @@ impl Core {
             return;
         };
         let mut failed = Vec::new();
-        let mut dropped = None;
+        let (mut dropped, mut refused) = (None, None);
         for &point in points {
             let slice = Slice::of_point(point);
             match &mut follower.orders[at].1 {
@@ -735,6 +758,7 @@ impl Core {
                         dropped = *proposal;
                         continue;
                     }
+                    refused = *proposal;
                 }
                 _ => continue,
             }
@@ -759,6 +783,9 @@ impl Core {
                 failed.push(point);
             }
         }
+        // Told once more, the last word counts.
+        let last = follower.applies.get(&id).copied();
+        let refused = refused.filter(|number| kept && last == Some(*number));
         if matches!(&follower.orders[at].1, Order::Apply { point, .. } if points.contains(point)) {
             // It confirms nothing.
             follower.orders.remove(at);
@@ -767,6 +794,9 @@ impl Core {
         self.table_stale = true;
         if let Some(number) = dropped {
             self.proposals.confirm(number, from, false);
+        }
+        if let Some(number) = refused {
+            self.proposals.refuse(number, from);
         }
         self.hear_done(from, id);
         if !failed.is_empty() {
@@ -779,9 +809,8 @@ impl Core {
 
     /// What could not be stored, and is not to be there (any more), is waited for
     /// no longer once there is no copy that could differ.
-    fn release_failed(&mut self, now: Duration, desired: &BTreeMap<ServerId, RangeSet>) {
+    fn release_failed(&mut self, desired: &BTreeMap<ServerId, RangeSet>) {
         let mut released = Vec::new();
-        let mut exclude = Vec::new();
         for (&server, follower) in &mut self.followers {
             for slice in follower.failed.slices() {
                 let parts = match desired.get(&server) {
@@ -794,17 +823,6 @@ impl Core {
                         follower.stored(gap);
                         released.push((server, gap));
                     }
-                    // What is about to be given away waits for this commit, so
-                    // that the copy cannot be dropped with the others.
-                    for (leaving, _) in self.leaving.within(part) {
-                        exclude.extend(
-                            follower
-                                .held
-                                .common(leaving)
-                                .flat_map(|part| follower.excluding.gaps(part))
-                                .map(|part| (server, part)),
-                        );
-                    }
                 }
             }
             if follower.failed.is_empty() {
@@ -814,17 +832,52 @@ impl Core {
         for (server, part) in released {
             self.confirm_within(server, &[part]);
         }
-        for (server, part) in exclude {
-            for (token, ranges) in self.by_token(&RangeSet::of([part])) {
-                if let Some(follower) = self.followers.get_mut(&server) {
-                    ranges.iter().for_each(|&part| follower.excluding.add(part));
+    }
+
+    /// What is to be given away waits for the commits under way. One that a copy
+    /// could not store would never end: it is taken back. To drop that copy would
+    /// end it, too, but nobody else may have what was acknowledged before. So a
+    /// copy is dropped only where there is nothing to go back to: it refuses what a
+    /// dead owner was about to commit, or what it had before.
+    fn take_back_failed(&mut self, now: Duration, values: &mut dyn Values) {
+        if self.leaving.is_empty() {
+            return;
+        }
+        let mut back: BTreeSet<KeyPoint> = BTreeSet::new();
+        let mut dropped: Vec<(ServerId, RangeSet)> = Vec::new();
+        for (&server, follower) in &self.followers {
+            for (slice, ()) in follower.kept_as_it_was().iter() {
+                for (part, _) in self.leaving.within(slice) {
+                    let stuck = self.proposals.refused_within(part, server);
+                    let (asked, nobodys): (Vec<_>, Vec<_>) =
+                        stuck.into_iter().partition(|&(_, asked)| asked);
+                    back.extend(asked.into_iter().map(|(point, _)| point));
+                    let nobodys = nobodys.into_iter().map(|(point, _)| Slice::of_point(point));
+                    dropped.push((server, RangeSet::of(nobodys)));
                 }
-                let set = RangeSet::of(ranges.iter().copied());
-                // From now on nobody counts on what it has confirmed.
-                self.proposals.dropped(server, &set);
-                let order = CopyOrder::Exclude { ranges };
-                self.order(now, server, token, order, Order::Exclude(set));
             }
+        }
+        if mutants::is(Mutant::DroppedToGive) {
+            let points: Vec<Slice> = back.iter().map(|&point| Slice::of_point(point)).collect();
+            for (&server, follower) in &self.followers {
+                let kept = follower.kept_as_it_was();
+                let points = points.iter().filter(|point| kept.covers(**point));
+                dropped.push((server, RangeSet::of(points.copied())));
+            }
+            back.clear();
+        }
+        for (server, points) in dropped {
+            self.drop_copies(now, server, &points);
+        }
+        for point in back {
+            let slice = Slice::of_point(point);
+            for follower in self.followers.values_mut() {
+                if follower.kept_as_it_was().has(point) {
+                    follower.expect_again(slice);
+                    follower.stored(slice);
+                }
+            }
+            self.take_back(now, values, point);
         }
     }
 

@@ -158,6 +158,7 @@ impl Core {
         if leaving != self.leaving {
             self.leaving = leaving;
             self.table_stale = true;
+            self.follow_stale = true;
         }
     }
 

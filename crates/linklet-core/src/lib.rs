@@ -35,7 +35,9 @@
 //!    one after that; commits that had begun do not wait for it.) So any copy will do when the owner dies. A copy is dropped
 //!    when the others are complete, not before; the giver's values are a copy
 //!    too. A key with a commit of unknown fate is served by a new owner only
-//!    after all copies agree about it.
+//!    after all copies agree about it. A key that is to be given away waits for
+//!    its commits; one that a copy cannot store is taken back, for that copy may
+//!    be the only other one of what was acknowledged before.
 //! 6. A copy follows the owner with the newest token; orders of a former one
 //!    are refused, from the moment that somebody claims it for dead.
 //! 7. Each lost range and each lost key is in exactly one report of one

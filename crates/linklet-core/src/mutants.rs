@@ -38,6 +38,11 @@ pub enum Mutant {
     HoldersForgotten,
     /// A copy that could not be stored is confirmed.
     FailedCopyConfirmed,
+    /// A copy that could not store a commit is dropped, so that its key can be given
+    /// away.
+    DroppedToGive,
+    /// A commit is taken back, and copies that have it keep it.
+    TakenBackByHalf,
     /// Copies for who takes over are all sent at once.
     WindowIgnored,
     /// An assigner knows nothing of the longer leases of the one before it.
@@ -54,7 +59,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every mutant.
-    pub const ALL: [Mutant; 21] = [
+    pub const ALL: [Mutant; 23] = [
         Mutant::NotEverybodyAsked,
         Mutant::PromiseForgotten,
         Mutant::ServedInTransit,
@@ -70,6 +75,8 @@ impl Mutant {
         Mutant::ExcludedEarly,
         Mutant::HoldersForgotten,
         Mutant::FailedCopyConfirmed,
+        Mutant::DroppedToGive,
+        Mutant::TakenBackByHalf,
         Mutant::LeaseLengthForgotten,
         Mutant::DealtAtOnce,
         Mutant::StruckOffReturns,

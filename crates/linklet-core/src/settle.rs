@@ -27,8 +27,18 @@ struct Proposal {
     lasting: bool,
     /// Servers that have not confirmed.
     waits: BTreeSet<ServerId>,
+    /// Of them, those that could not store it, and have kept what they had.
+    refused: BTreeSet<ServerId>,
     /// Those that have, and are alive.
     confirmed: BTreeSet<ServerId>,
+}
+
+/// Commits of one key that were taken back.
+#[derive(Debug, Default)]
+struct TakenBack {
+    numbers: Vec<u64>,
+    /// Servers that could store none of them: their copies are what they were.
+    unchanged: BTreeSet<ServerId>,
 }
 
 /// All commits under way. Those of one key are settled in order.
@@ -41,6 +51,9 @@ pub(crate) struct Proposals {
     ready: BTreeSet<u64>,
     /// To be proposed again.
     fresh: Vec<(KeyPoint, Bytes)>,
+    /// Until all copies are what they were before. Copies hear only then that these
+    /// are settled: what they have of them is not to be read.
+    taken_back: BTreeMap<(KeyPoint, Bytes), TakenBack>,
     /// Keys that are not served before all copies agree about them; how many
     /// at each point.
     unsettled: BTreeMap<KeyPoint, usize>,
@@ -112,8 +125,73 @@ impl Proposals {
     pub(crate) fn wait_for(&mut self, number: u64, server: ServerId) {
         if let Some(proposal) = self.pending.get_mut(&number) {
             proposal.waits.insert(server);
+            proposal.refused.remove(&server);
             self.ready.remove(&number);
         }
+    }
+
+    /// It could not store this, and has kept what it had.
+    pub(crate) fn refuse(&mut self, number: u64, server: ServerId) {
+        if let Some(proposal) = self.pending.get_mut(&number)
+            && proposal.waits.contains(&server)
+        {
+            proposal.refused.insert(server);
+        }
+    }
+
+    /// The points in a range where a server could not store what is under way, and
+    /// has answered all of it; whether anybody waits for that.
+    pub(crate) fn refused_within(&self, slice: Slice, server: ServerId) -> Vec<(KeyPoint, bool)> {
+        let mut found: BTreeMap<KeyPoint, (bool, bool, bool)> = BTreeMap::new();
+        let keys = self.by_key.range((slice.start(), Bytes::new())..);
+        for ((point, _), numbers) in keys.take_while(|((point, _), _)| *point <= slice.last()) {
+            let (open, refused, asked) = found.entry(*point).or_default();
+            for proposal in numbers.iter().filter_map(|number| self.pending.get(number)) {
+                let refuses = proposal.refused.contains(&server);
+                *open |= proposal.waits.contains(&server) && !refuses;
+                *refused |= refuses;
+                *asked |= proposal.ticket.is_some();
+            }
+        }
+        let stuck = found
+            .into_iter()
+            .filter(|(_, (open, refused, _))| *refused && !open);
+        stuck.map(|(point, (.., asked))| (point, asked)).collect()
+    }
+
+    /// Ends the commits of a point; who waits for them. What is visible is to be
+    /// proposed instead.
+    fn take_back(&mut self, point: KeyPoint) -> Vec<Ticket> {
+        let mut tickets = Vec::new();
+        let mut keys = Vec::new();
+        for (key, numbers) in self.by_key.range_mut((point, Bytes::new())..) {
+            if key.0 != point {
+                break;
+            }
+            let mut unchanged: Option<BTreeSet<ServerId>> = None;
+            for number in &*numbers {
+                self.ready.remove(number);
+                let Some(proposal) = self.pending.remove(number) else {
+                    continue;
+                };
+                tickets.extend(proposal.ticket);
+                unchanged = Some(match unchanged {
+                    Some(before) => &before & &proposal.refused,
+                    None => proposal.refused,
+                });
+            }
+            let taken_back = TakenBack {
+                numbers: std::mem::take(numbers).into(),
+                unchanged: unchanged.unwrap_or_default(),
+            };
+            self.taken_back.insert(key.clone(), taken_back);
+            keys.push(key.clone());
+        }
+        for key in &keys {
+            self.by_key.remove(key);
+        }
+        self.unsettle(keys);
+        tickets
     }
 
     /// `kept`: it is in a copy there. One that has dropped its copy has
@@ -122,6 +200,7 @@ impl Proposals {
         if let Some(proposal) = self.pending.get_mut(&number)
             && proposal.waits.remove(&server)
         {
+            proposal.refused.remove(&server);
             if kept {
                 proposal.confirmed.insert(server);
             }
@@ -129,6 +208,12 @@ impl Proposals {
                 self.ready.insert(number);
             }
         }
+    }
+
+    fn is_unchanged(&self, point: KeyPoint, key: &Bytes, server: ServerId) -> bool {
+        let taken_back = self.taken_back.get(&(point, key.clone()));
+        let half = mutants::is(Mutant::TakenBackByHalf);
+        taken_back.is_some_and(|taken_back| half || taken_back.unchanged.contains(&server))
     }
 
     /// It is told to drop its copies of these.
@@ -145,6 +230,7 @@ impl Proposals {
     pub(crate) fn forget_server(&mut self, server: ServerId) {
         for (&number, proposal) in &mut self.pending {
             proposal.confirmed.remove(&server);
+            proposal.refused.remove(&server);
             if proposal.waits.remove(&server) && proposal.waits.is_empty() {
                 self.ready.insert(number);
             }
@@ -264,6 +350,7 @@ impl Core {
             .iter()
             .filter(|(_, follower)| holding(follower))
             .map(|(&server, _)| server)
+            .filter(|server| !self.proposals.is_unchanged(point, &key, *server))
             .collect();
         let proposal = Proposal {
             ticket,
@@ -273,6 +360,7 @@ impl Core {
             token,
             lasting,
             waits: BTreeSet::new(),
+            refused: BTreeSet::new(),
             confirmed: BTreeSet::new(),
         };
         self.proposals.pending.insert(number, proposal);
@@ -330,6 +418,17 @@ impl Core {
         }
     }
 
+    /// Takes back the commits of a point that are under way, so that it can be given
+    /// away: all copies are made what is visible here. Whoever waits for them hears
+    /// that at once; should this server die before that is done, they may be seen.
+    pub(crate) fn take_back(&mut self, now: Duration, values: &mut dyn Values, point: KeyPoint) {
+        for ticket in self.proposals.take_back(point) {
+            let result = Err(Uncertain::TakenBack);
+            self.tell(Effect::Settled { ticket, result });
+        }
+        self.repropose(now, values);
+    }
+
     fn settle_point(&mut self, point: KeyPoint) {
         if let Some(count) = self.proposals.unsettled.get_mut(&point) {
             *count -= 1;
@@ -372,6 +471,9 @@ impl Core {
                 }
             }
             settled.push(number);
+            if let Some(taken_back) = self.proposals.taken_back.remove(&key) {
+                settled.extend(taken_back.numbers);
+            }
             match proposal.ticket {
                 Some(ticket) => {
                     values.settle(ticket);

@@ -157,6 +157,10 @@ pub enum Indeterminate {
         /// [`Builder::copies`](crate::Builder::copies).
         need: usize,
     },
+    /// A replica could not store it, and its key was about to move: it was taken
+    /// back. It is seen only if this server dies before that is done.
+    #[error("a replica could not store it, and its key moved on without it")]
+    TakenBack,
 }
 
 impl From<Uncertain> for Indeterminate {
@@ -166,6 +170,7 @@ impl From<Uncertain> for Indeterminate {
             Uncertain::TooFewCopies { copies, need } => {
                 Indeterminate::TooFewCopies { copies, need }
             }
+            Uncertain::TakenBack => Indeterminate::TakenBack,
         }
     }
 }
@@ -207,9 +212,11 @@ impl From<Error> for Status {
             Error::NoRoom { .. } => Code::ResourceExhausted,
             Error::Conflict | Error::OtherHistory { .. } => Code::FailedPrecondition,
             Error::Indeterminate(Indeterminate::Unconfirmed { .. }) => Code::DeadlineExceeded,
-            Error::Indeterminate(Indeterminate::Replaced | Indeterminate::TooFewCopies { .. }) => {
-                Code::Unknown
-            }
+            Error::Indeterminate(
+                Indeterminate::Replaced
+                | Indeterminate::TooFewCopies { .. }
+                | Indeterminate::TakenBack,
+            ) => Code::Unknown,
             Error::Marshal(_) | Error::Load(_) | Error::NoLoader => Code::Internal,
         };
         Status::new(code, error.to_string())

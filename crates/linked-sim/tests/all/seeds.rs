@@ -34,15 +34,11 @@ fn two_hundred_stopped_owners() {
 
 /// Few keys, many callers, and maps that change before the last change is
 /// through.
-///
-/// Open: in seed 3004890 of these a replica has a commit, cannot store the next one,
-/// and is to become the owner. Its copy is dropped, so that the key can be given
-/// away; the owner dies before that, and the first commit is lost by one death. It
-/// is reported.
 #[test]
 fn maps_that_change_all_the_time() {
     let stats = clean(Runs::Rush, 3_000_000, 1_000);
     assert!(stats.maps > 20_000 && stats.redirects > 5_000, "{stats:?}");
+    assert!(stats.taken_back > 20, "{stats:?}");
 }
 
 /// Windows that are always full, while maps change all the time.
@@ -97,6 +93,10 @@ fn seeds_that_found_something() {
         (Runs::Windows, 204_415),
         // One range is lost by a death, and a key of another one on its way.
         (Runs::Rush, 103_254),
+        // A copy cannot store a commit while its key is to be given away: it was
+        // dropped, and with its owner's death what was acknowledged before.
+        (Runs::Rush, 204_611),
+        (Runs::Rush, 3_004_890),
     ] {
         clean(runs, seed, 1);
     }
