@@ -81,6 +81,39 @@ impl Samples {
     pub fn stale_bound(&self) -> Duration {
         Duration::from_micros(self.ages.max())
     }
+
+    /// Counters and the ages' quantiles in Prometheus' text format. `name` says
+    /// which sampler it is. Alert on `trefoil_sampler_stale_total`: each is a broken
+    /// promise.
+    pub fn metrics(&self, name: &str) -> String {
+        let name = name.replace('\\', "\\\\").replace('"', "\\\"");
+        let name = name.replace('\n', "\\n");
+        let mut text = String::new();
+        for (what, count) in [
+            ("same", self.same),
+            ("gone", self.gone),
+            ("changing", self.changing),
+            ("late", self.late),
+            ("failed", self.failed),
+            ("stale", self.stale),
+        ] {
+            let metric = format!("trefoil_sampler_{what}_total");
+            text.push_str(&format!("# TYPE {metric} counter\n"));
+            text.push_str(&format!("{metric}{{name=\"{name}\"}} {count}\n"));
+        }
+        text.push_str("# TYPE trefoil_sampler_staleness_seconds summary\n");
+        for quantile in [0.5, 0.99, 0.999, 1.0] {
+            let seconds = self.ages.value_at_quantile(quantile) as f64 / 1e6;
+            text.push_str(&format!(
+                "trefoil_sampler_staleness_seconds{{name=\"{name}\",quantile=\"{quantile}\"}} {seconds}\n"
+            ));
+        }
+        text.push_str(&format!(
+            "trefoil_sampler_staleness_seconds_count{{name=\"{name}\"}} {}\n",
+            self.ages.len()
+        ));
+        text
+    }
 }
 
 /// A sampler at work; ends with the value.
@@ -258,6 +291,24 @@ mod tests {
         Option<Duration>,
         Result<Found, String>,
     );
+
+    #[test]
+    fn what_was_found_is_a_page_of_metrics() {
+        let mut samples = Samples {
+            same: 5,
+            gone: 0,
+            changing: 0,
+            late: 0,
+            failed: 0,
+            stale: 1,
+            ages: crate::relay::delays(),
+        };
+        samples.ages.saturating_record(2_000);
+        let page = samples.metrics("a\"b");
+        assert!(page.contains("\ntrefoil_sampler_stale_total{name=\"a\\\"b\"} 1\n"));
+        let age = "trefoil_sampler_staleness_seconds{name=\"a\\\"b\",quantile=\"0.5\"} 0.00";
+        assert!(page.contains(age), "{page}");
+    }
 
     #[tokio::test]
     async fn verdicts() {

@@ -66,7 +66,7 @@
 //! | `peers`, `service` | frames out and in, over gRPC |
 //! | `load` | CPU time, bytes, hot keys, for the assigner |
 //! | `flight`, `loader`, `fresh` | single flights; what was told of the database's changes |
-//! | `event`, `facts`, `stats`, `error` | what the application is told |
+//! | `event`, `facts`, `stats`, `metrics`, `error` | what the application is told |
 
 mod builder;
 mod driver;
@@ -81,6 +81,7 @@ mod linklet;
 mod load;
 mod loader;
 mod marshal;
+mod metrics;
 mod ops;
 mod peers;
 mod service;

@@ -23,6 +23,13 @@ macro_rules! counters {
             $($(#[$doc])* pub $name: u64,)*
         }
 
+        impl Stats {
+            /// Everything that is counted, by name.
+            pub fn counters(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name)),*]
+            }
+        }
+
         impl Counters {
             pub(crate) fn fill(&self, stats: &mut Stats) {
                 $(stats.$name = self.$name.load(Ordering::Relaxed);)*
@@ -62,6 +69,13 @@ counters! {
     /// Strong commits acknowledged with fewer copies than there should be
     /// ([`Builder::too_few`](crate::Builder::too_few)).
     commits_thin,
+    /// Strong commits refused because too few servers could have copies, after they
+    /// had waited for them.
+    commits_refused,
+    /// Strong commits of which it is not known what becomes
+    /// ([`Error::Indeterminate`](crate::Error)), or that waited in vain for one of
+    /// these ([`Error::Unsettled`](crate::Error)).
+    commits_indeterminate,
 }
 
 impl Counters {

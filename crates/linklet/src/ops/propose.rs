@@ -74,6 +74,25 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         shown: Shown,
         plan: impl FnOnce(Option<Seen<'_, V>>) -> (Plan<V>, R),
     ) -> Result<(AssignmentVersion, R), Error> {
+        let result = self.propose_once(access, key, shown, plan).await;
+        let counters = &self.inner().store.counters;
+        match &result {
+            Err(Error::TooFewCopies { .. }) => Counters::one(&counters.commits_refused),
+            Err(Error::Indeterminate(_) | Error::Unsettled { .. }) => {
+                Counters::one(&counters.commits_indeterminate);
+            }
+            _ => {}
+        }
+        result
+    }
+
+    async fn propose_once<R>(
+        &self,
+        access: Access,
+        key: Key<'_>,
+        shown: Shown,
+        plan: impl FnOnce(Option<Seen<'_, V>>) -> (Plan<V>, R),
+    ) -> Result<(AssignmentVersion, R), Error> {
         let inner = self.inner();
         let mut wait = Wait::new(self.call().patience);
         let Some(turn) = wait.within(inner.turns.take(key.bytes)).await else {

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod copies;
+mod metrics;
 mod moves;
 mod objects;
 mod security;
