@@ -142,6 +142,10 @@ pub(crate) fn run(state: &Arc<State>, stop: &Stop, huge_pages: bool) {
             gathered |= has_more;
             gathered_unread |= has_more && is_unread;
             leave_core(&mut turn);
+            if has_more && is_used && !is_unread {
+                // The next one when its time has come.
+                break;
+            }
         }
         let pause = match (more, gathered) {
             _ if state.behind.is_noticed() => CATCH_UP_PAUSE,
