@@ -1666,12 +1666,12 @@ fn who_has_a_token_that_was_replaced_reads_no_more() {
 }
 
 /// How long after its certificate was revoked a client that does nothing but read has
-/// read last.
+/// read last; nothing if it had not read for a while before, on a machine that is busy.
 fn read_after_revocation(
     (engine, life, hash): (&Engine, u64, KeyHash),
     (tls, has_datagrams): (trefoil_client::Tls, bool),
     revoke: impl FnOnce(),
-) -> Duration {
+) -> Option<Duration> {
     let address = EngineAddress {
         address: engine.address,
         host: engine.address.ip().to_string(),
@@ -1681,10 +1681,12 @@ fn read_after_revocation(
     };
     let mut port = EnginePort::connect(&address, 0, life, PATIENCE).unwrap();
     let (began, last_us) = (Instant::now(), std::sync::atomic::AtomicU64::new(0));
+    let count = std::sync::atomic::AtomicU64::new(0);
     let now_us = || began.elapsed().as_micros() as u64;
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
             for number in 0.. {
+                count.store(number, Ordering::SeqCst);
                 let progress = port.submit_scan(Token(number), 0, hash);
                 assert!(matches!(progress, Progress::Pending), "{progress:?}");
                 let mut is_answered = false;
@@ -1699,26 +1701,24 @@ fn read_after_revocation(
                         other => panic!("{other:?}"),
                     });
                     if polled.is_err() {
-                        return number;
+                        return;
                     }
                     assert!(began.elapsed() < PATIENCE, "its session has not ended");
                 }
             }
             unreachable!()
         });
-        while last_us.load(Ordering::SeqCst) == 0 {
+        while count.load(Ordering::SeqCst) <= 100 {
             assert!(!reader.is_finished() && began.elapsed() < PATIENCE);
-            std::thread::yield_now();
+            std::thread::sleep(Duration::from_millis(1));
         }
-        std::thread::sleep(Duration::from_millis(100));
         let revoked_us = now_us();
         revoke();
-        let count = reader.join().unwrap();
-        assert!(count > 100, "{count} reads");
+        reader.join().unwrap();
         let last_us = last_us.load(Ordering::SeqCst);
         // It has read until then.
-        assert!(last_us + 50_000 > revoked_us, "{last_us} {revoked_us}");
-        Duration::from_micros(last_us.saturating_sub(revoked_us))
+        (last_us + 50_000 > revoked_us)
+            .then(|| Duration::from_micros(last_us.saturating_sub(revoked_us)))
     })
 }
 
@@ -1736,7 +1736,7 @@ fn who_is_revoked_reads_no_more_within_a_tenth_of_a_second() {
     let (mut revoked, mut names) = (Vec::new(), 0..);
     for has_datagrams in [false, true] {
         // Again, where this machine has stood still for a moment.
-        let late = (0..3).find_map(|_| {
+        let late = (0..5).find_map(|_| {
             let name = format!("reader-{}", names.next()?);
             certs.issue_another(&name);
             let tls = certs.tls(&name);
@@ -1745,7 +1745,7 @@ fn who_is_revoked_reads_no_more_within_a_tenth_of_a_second() {
             let revoke = || certs.revoke(&revoked);
             let late = read_after_revocation(of, (tls, has_datagrams), revoke);
             eprintln!("datagrams {has_datagrams}: read last after {late:?}");
-            (late <= MOST).then_some(late)
+            late.filter(|late| *late <= MOST)
         });
         assert!(late.is_some(), "datagrams: {has_datagrams}");
     }
