@@ -56,6 +56,8 @@ pub struct NetworkOptions {
     pub rounds: usize,
     /// Lengths of values, in bytes.
     pub value_lens: Vec<usize>,
+    /// Words of titles: only cases that have one of them; empty: all cases.
+    pub only: Vec<String>,
 }
 
 /// Why there are no figures.
@@ -102,13 +104,15 @@ pub fn network(
     let mut hosts = Network::create()?;
     let (server, client) = (hosts.host("server")?, hosts.host("client")?);
     let secrets = Secrets::draw(&options.program, &server.address.to_string())?;
+    let is_wanted =
+        |case: &Case| options.only.is_empty() || options.only.iter().any(|word| case.has(word));
     let mut report = Report::default();
     for &value_len in &options.value_lens {
         tell(&format!("values of {value_len} bytes"));
         let scene = Scene::build(options, value_len, &server, &secrets)?;
         for round in 0..options.rounds {
             tell(&format!("  round {} of {}", round + 1, options.rounds));
-            for case in Case::ALL {
+            for case in Case::ALL.into_iter().filter(is_wanted) {
                 let row = client.enter(|| scene.measure(case, options))??;
                 report.add(value_len, case, row);
             }

@@ -58,6 +58,11 @@ impl Case {
         Case::CrowdDeepMemcached,
     ];
 
+    /// Whether this stands in its title.
+    pub fn has(self, word: &str) -> bool {
+        self.title().contains(word)
+    }
+
     fn title(self) -> &'static str {
         match self {
             Case::Echo => "bare echo, both spinning",

@@ -70,6 +70,9 @@ pub(crate) struct NetworkArgs {
     /// Rounds, of which medians are shown
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub rounds: usize,
+    /// Only cases in whose title one of these words stands, such as get_many
+    #[arg(long, value_name = "WORDS", value_delimiter = ',')]
+    pub only: Vec<String>,
     /// Machine-readable
     #[arg(long)]
     pub json: bool,

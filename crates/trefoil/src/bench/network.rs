@@ -19,6 +19,7 @@ pub(super) fn run(args: &NetworkArgs) -> Outcome {
         seconds: args.seconds,
         rounds: args.rounds,
         value_lens: args.value_size.clone(),
+        only: args.only.clone(),
     };
     let report = network(&options, &mut |what| eprintln!("{what}")).map_err(Failure::of)?;
     if args.json {
