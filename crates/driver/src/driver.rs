@@ -464,8 +464,7 @@ impl<H: Host> Driver<H> {
     where
         GetMachine: From<Get<N>>,
     {
-        let (at, mut op) = self.admit(key, owner, limits);
-        (op.hash, op.cohort) = (left.hash, left.cohort);
+        let (at, mut op) = self.admit_as((left.hash, left.cohort), key, owner, limits);
         op.reports_use = purpose == Purpose::Use;
         op.is_careful = purpose == Purpose::Basis;
         op.machine = Machine::Get(left.get.into());
@@ -478,7 +477,8 @@ impl<H: Host> Driver<H> {
             op.pause_until_ns = now + ns;
         }
         self.slab.put(at, op);
-        self.slab.make_ready(at);
+        // All that it asks goes together: before anybody looks for answers.
+        self.step(at, now);
         at
     }
 
@@ -486,6 +486,17 @@ impl<H: Host> Driver<H> {
     fn admit(&mut self, key: &[u8], owner: Owner, limits: Limits) -> (u32, Box<Op>) {
         let hash = self.topology.hash(key);
         let cohort = self.topology.cohort(hash);
+        self.admit_as((hash, cohort), key, owner, limits)
+    }
+
+    /// The same of a key whose hash is known.
+    fn admit_as(
+        &mut self,
+        (hash, cohort): (KeyHash, Cohort),
+        key: &[u8],
+        owner: Owner,
+        limits: Limits,
+    ) -> (u32, Box<Op>) {
         let (at, mut op) = self.slab.admit(cohort);
         op.key.extend_from_slice(key);
         op.hash = hash;
