@@ -39,6 +39,13 @@ pub trait Memory {
     /// read.
     fn read(&mut self, handle: u32, range: &ReadRange, data: &mut Vec<u8>) -> Answer;
 
+    /// A scan for this key is a few requests away: what it looks at first may be fetched.
+    fn expect_scan(&mut self, _handle: u32, _place: u8, _hash: KeyHash) {}
+
+    /// It is fewer requests away, and what was fetched has come: what that points at may be
+    /// fetched, too.
+    fn expect_data(&mut self, _handle: u32, _place: u8, _hash: KeyHash) {}
+
     /// A hit has read this item.
     fn touch(&mut self, handle: u32, place: u8, hash: KeyHash);
 
@@ -213,7 +220,10 @@ fn carry_out(
         return Err(Malformed("more is solicited at once than the window holds"));
     }
     let mut frame = AnswersFrame::default();
-    for item in items {
+    let ahead = Ahead::of(items);
+    ahead.begin(memory);
+    for (at, item) in items.iter().enumerate() {
+        ahead.pass(at, memory);
         let ask = Ask::decode(item)?;
         if let Request::Touch { place, hash } = ask.request {
             memory.touch(ask.handle, place, hash);
@@ -225,6 +235,54 @@ fn carry_out(
     }
     frame.end(out);
     Ok(())
+}
+
+/// Requests between the fetch of a key's bucket, and of its data, and the scan: enough to
+/// hide the latency of memory, few enough for what was fetched to be there still.
+const BUCKET_AHEAD: usize = 12;
+const DATA_AHEAD: usize = 6;
+/// Requests of a frame for which that is worth it.
+const AHEAD_COUNT_MIN: usize = 4;
+
+/// Has memory fetched for scans of a frame that are still to come.
+struct Ahead<'a> {
+    items: &'a [[u8; ASK_LEN]],
+}
+
+impl<'a> Ahead<'a> {
+    fn of(items: &'a [[u8; ASK_LEN]]) -> Self {
+        Ahead {
+            // The first of a few would wait for its memory here instead.
+            items: match items.len() >= AHEAD_COUNT_MIN {
+                true => items,
+                false => &[],
+            },
+        }
+    }
+
+    /// Before the first request.
+    fn begin(&self, memory: &mut impl Memory) {
+        (0..BUCKET_AHEAD).for_each(|at| self.expect_scan(at, memory));
+        (0..DATA_AHEAD).for_each(|at| self.expect_data(at, memory));
+    }
+
+    /// Before each request.
+    fn pass(&self, at: usize, memory: &mut impl Memory) {
+        self.expect_scan(at + BUCKET_AHEAD, memory);
+        self.expect_data(at + DATA_AHEAD, memory);
+    }
+
+    fn expect_scan(&self, at: usize, memory: &mut impl Memory) {
+        if let Some((handle, place, hash)) = self.items.get(at).and_then(Ask::scanned) {
+            memory.expect_scan(handle, place, hash);
+        }
+    }
+
+    fn expect_data(&self, at: usize, memory: &mut impl Memory) {
+        if let Some((handle, place, hash)) = self.items.get(at).and_then(Ask::scanned) {
+            memory.expect_data(handle, place, hash);
+        }
+    }
 }
 
 /// Carries a request out that is answered, and appends the answer and its data.

@@ -157,6 +157,15 @@ impl Ask {
         out
     }
 
+    /// What a scan asks for, unjudged: handle, place and hash. `None` of other requests.
+    pub(crate) fn scanned(bytes: &[u8; ASK_LEN]) -> Option<(u32, u8, KeyHash)> {
+        let hash = KeyHash {
+            place: u64_at(bytes, AT_A),
+            tag: u64_at(bytes, AT_B),
+        };
+        (bytes[AT_WHAT] == SCAN).then(|| (u32_at(bytes, AT_HANDLE), bytes[AT_PLACE], hash))
+    }
+
     /// Judges one.
     pub fn decode(bytes: &[u8; ASK_LEN]) -> Result<Self, Malformed> {
         let (place, partition) = (bytes[AT_PLACE], u16_at(bytes, AT_PARTITION));

@@ -119,6 +119,14 @@ impl Backends {
         slot.filter(|slot| slot.handle == handle)
     }
 
+    /// What is mapped under a handle, without a look for what is new.
+    fn view(&self, handle: u32) -> Option<&RegionView> {
+        let at = (handle & (BACKEND_COUNT_MAX - 1)) as usize;
+        let slot = self.slots.get(at)?.as_ref();
+        let slot = slot.filter(|slot| slot.handle == handle)?;
+        Some(slot.connection.view())
+    }
+
     fn gone(&self) -> Answer {
         add(&self.own_counters().gone, 1);
         Answer::bare(Status::Gone)
@@ -251,6 +259,21 @@ impl Memory for Backends {
         };
         let answer = finish(slot.connection.view(), answer, data, begin);
         self.concluded(answer)
+    }
+
+    fn expect_scan(&mut self, handle: u32, place: u8, hash: KeyHash) {
+        if let Some(view) = self.view(handle) {
+            view.prefetch_bucket(place.into(), hash);
+        }
+    }
+
+    fn expect_data(&mut self, handle: u32, place: u8, hash: KeyHash) {
+        if let Some(view) = self.view(handle)
+            && let Some(home) = view.home(place.into(), hash)
+            && let Some(IndexVote::Present { entry, .. }) = view.glance(hash, home)
+        {
+            view.prefetch_data(entry.pointer);
+        }
     }
 
     fn touch(&mut self, handle: u32, place: u8, hash: KeyHash) {
