@@ -376,7 +376,7 @@ pub(crate) struct EngineArgs {
     pub is_bound: bool,
     #[command(flatten)]
     pub size: EngineSize,
-    /// How long to look for requests before sleeping
+    /// How long to look for requests before sleeping, where they come soon
     #[arg(long, value_name = "TIME", default_value = "50us")]
     pub spin: humantime::Duration,
 }
@@ -387,7 +387,7 @@ pub(crate) struct EngineSize {
     /// Threads by which an engine reads; its clients are spread over them [default: 1]
     #[arg(long, value_name = "N")]
     pub engines: Option<usize>,
-    /// Clients that an engine takes at a time, one for each client and backend [default: 256]
+    /// Clients that an engine takes at a time [default: 256]
     #[arg(long, value_name = "N")]
     pub engine_sessions: Option<usize>,
 }

@@ -5,11 +5,12 @@
 //! A round takes what epoll names. Each session that is ready receives once, and what
 //! it has asked for is carried out and sent, in one call each way for a batch. One that
 //! asks for very much goes on in the next round, after the others. After a request the
-//! loop looks for more for a while, and then sleeps.
+//! loop looks for more for a while where more come soon, and then sleeps.
 
 use super::backends::Backends;
 use super::counters::add;
 use super::datagrams::Datagrams;
+use super::patience::Patience;
 use super::session::{Buffers, End, Session, Turn};
 use super::shared::{LoopShare, Shared};
 use rustix::event::{Timespec, epoll};
@@ -27,11 +28,23 @@ const EVENT_COUNT_MAX: usize = 64;
 const ROUNDS_PER_CLOCK: u32 = 1 << 14;
 /// Between two looks for clients that take no answers, while there may be some.
 const SWEEP: Duration = Duration::from_millis(100);
+/// A sleep that keeps what is being collected: a client that takes a batch in asks again
+/// sooner.
+const NAP: Duration = Duration::from_millis(10);
 /// Names in epoll events; sockets for datagrams are numbered upwards from the second, and
 /// sessions from the last of them.
 const BELL: u64 = 0;
 const DATAGRAMS_FIRST: u64 = 1;
 const SESSION_FIRST: u64 = 1 << 32;
+
+/// What a loop does while nothing is asked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    Looks,
+    /// Sleeps for a moment.
+    Naps,
+    Sleeps,
+}
 
 /// See the module.
 pub(super) struct EventLoop {
@@ -78,14 +91,19 @@ impl EventLoop {
     /// Serves until the engine is stopped.
     pub(super) fn run(mut self) {
         let mut idle = Idle::default();
-        let mut last_request: Option<Instant> = None;
-        // Whether it looks or sleeps.
-        let mut is_awake = false;
+        let mut patience = Patience::new(self.shared.options.spin);
+        let mut looking_since: Option<Instant> = None;
+        let mut rest = Rest::Sleeps;
         let mut rounds = 0u32;
         while !self.shared.is_stopped() {
-            let timeout = match is_awake || !self.ready.is_empty() {
-                true => Some(Duration::ZERO),
-                false => {
+            let timeout = match rest {
+                _ if !self.ready.is_empty() => Some(Duration::ZERO),
+                Rest::Looks => Some(Duration::ZERO),
+                Rest::Naps => {
+                    add(&self.share().counters.sleeps, 1);
+                    Some(NAP)
+                }
+                Rest::Sleeps => {
                     self.backends.flush_touches();
                     self.backends.note_cpu();
                     add(&self.share().counters.sleeps, 1);
@@ -98,16 +116,26 @@ impl EventLoop {
                 self.backends.note_cpu();
             }
             if count > 0 {
-                is_awake = true;
-                last_request = None;
+                if rest == Rest::Looks {
+                    // The clock is read in idle rounds only.
+                    let since = looking_since.take();
+                    patience.ended(since.map_or(Duration::ZERO, |since| since.elapsed()));
+                }
+                rest = match patience.looks() {
+                    true => Rest::Looks,
+                    false => Rest::Naps,
+                };
                 idle.begin();
-            } else if is_awake {
-                // The clock is read in idle rounds only: the first one after a request
-                // starts the count.
-                if let Some(now) = idle.pause()
-                    && now - *last_request.get_or_insert(now) >= self.shared.options.spin
-                {
-                    is_awake = false;
+            } else if rest != Rest::Looks {
+                rest = Rest::Sleeps;
+            } else {
+                idle.pause();
+                let now = Instant::now();
+                let looked = now - *looking_since.get_or_insert(now);
+                if patience.is_over(looked) {
+                    patience.ended(looked);
+                    looking_since = None;
+                    rest = Rest::Naps;
                 }
             }
         }

@@ -8,6 +8,7 @@ mod event_loop;
 mod greeter;
 mod guest;
 mod mapper;
+mod patience;
 mod ports;
 mod session;
 mod shared;
@@ -38,7 +39,8 @@ pub const ENGINE_COUNT_MAX: usize = 64;
 pub struct EngineOptions {
     /// Threads that read: sessions are spread over them.
     pub engines: usize,
-    /// How long it looks for requests after the last one before it sleeps.
+    /// How long it looks for requests after the last one before it sleeps, where they come
+    /// soon (within half of it); elsewhere it sleeps at once.
     pub spin: Duration,
     /// Clients at a time; who comes when there are so many is refused. Strangers take none
     /// of these places. Each may make the engine keep a megabyte, if it asks for much
