@@ -53,8 +53,9 @@ const HAND_OUT_AFTER: usize = SETTLE_AFTER + 2;
 /// Groups under way.
 const GROUP_COUNT: usize = HAND_OUT_AFTER + 1;
 
-/// Keys that are looked up side by side where batches do not go.
-const WINDOW_LEN: usize = 64;
+/// Keys that are looked up side by side where batches do not go: as many as an engine is
+/// asked for at once.
+const WINDOW_LEN: usize = 128;
 
 /// Backends of a cell that a batch reads without allocating.
 const BACKENDS_INLINE: usize = 16;

@@ -20,7 +20,7 @@ use trefoil_driver::{Clock, Event, Host, NotConnected, Options, SUCCESSOR_NS, To
 use trefoil_fabric::shm::{ConnectError, ConnectOptions, Connection, Early};
 use trefoil_layout::{KeyHash, TopologyId};
 use trefoil_rpc::v1;
-use trefoil_softnic::{EngineAddress, EnginePort};
+use trefoil_softnic::{EngineAddress, EnginePort, Sessions};
 
 /// Patience with an empty call to a backend that was silent.
 const PING_PATIENCE: Duration = Duration::from_millis(500);
@@ -111,6 +111,8 @@ pub(crate) struct ClientHost {
     engine: Option<SocketAddr>,
     /// Whether it is asked over UDP.
     has_datagrams: bool,
+    /// With engines.
+    sessions: Arc<Sessions>,
     /// Backends that were connected to before: where only calls reach one, the next
     /// time is because it was silent.
     knocked: HashSet<u32>,
@@ -133,6 +135,7 @@ impl ClientHost {
             clock_offset_ns: options.clock_offset_ms.saturating_mul(1_000_000),
             engine: options.engine,
             has_datagrams: options.engine_datagrams,
+            sessions: Arc::default(),
             knocked: HashSet::new(),
             seen: HashMap::new(),
             signals: None,
@@ -187,11 +190,13 @@ impl ClientHost {
         );
         let thread_topology = Arc::clone(topology);
         let has_datagrams = self.has_datagrams;
+        let sessions = Arc::clone(&self.sessions);
         let connect = move || {
             let life = thread_topology.id().life;
             let mut address = engine_address(engine, engine.ip().to_string(), rpc.tls());
             address.has_datagrams = has_datagrams;
             let port = EnginePort::connect(&address, backend, life, ENGINE_PATIENCE);
+            let port = port.map(|port| sessions.join(&address, port));
             let result = port.map(|port| ClientPort::Engine(Box::new(port)));
             let result = result.map_err(|error| match is_first {
                 true => Ok(error),
@@ -295,6 +300,7 @@ impl Host for ClientHost {
         let is_reached_elsewhere = config.addresses.iter().any(is_remote);
         let thread_topology = Arc::clone(topology);
         let has_datagrams = self.has_datagrams;
+        let sessions = Arc::clone(&self.sessions);
         let thread_put = put.clone();
         let (rpc, reaches) = (
             Arc::clone(&self.shared.rpc),
@@ -375,7 +381,8 @@ impl Host for ClientHost {
                                 false => patience,
                             };
                             let life = thread_topology.id().life;
-                            by_engine(&engine, backend, life, patience.max(ENGINE_PATIENCE_MIN))
+                            let patience = patience.max(ENGINE_PATIENCE_MIN);
+                            by_engine(&engine, &sessions, (backend, life), patience)
                         }
                         Err(_) if is_first => Err(error),
                         Err(NoHello::NotAsked) => match ask(&rpc, &thread_topology, backend) {
@@ -534,12 +541,12 @@ fn silent(why: &str) -> NotConnected {
 /// backend.
 fn by_engine(
     engine: &EngineAddress,
-    backend: u32,
-    life: u64,
+    sessions: &Sessions,
+    (backend, life): (u32, u64),
     patience: Duration,
 ) -> Result<ClientPort, NotConnected> {
     let port = EnginePort::connect(engine, backend, life, patience);
-    port.map(|port| ClientPort::Engine(Box::new(port)))
+    port.map(|port| ClientPort::Engine(Box::new(sessions.join(engine, port))))
         .map_err(|error| NotConnected {
             why: error.to_string(),
             is_down: false,

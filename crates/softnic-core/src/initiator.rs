@@ -23,6 +23,7 @@ use crate::wire::{
     Malformed, Open, OpenStatus, Opened, Refusal, Request, Status, Welcome,
 };
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, Hasher};
 use trefoil_client_core::vote::IndexVote;
 use trefoil_layout::{KeyHash, Version};
 
@@ -101,6 +102,8 @@ pub enum Event<'a> {
     Scanned {
         /// Its id.
         id: u64,
+        /// The backend's.
+        handle: u32,
         /// What the index says.
         vote: IndexVote,
         /// What it points at, unjudged; empty unless the vote is `Present`.
@@ -116,6 +119,8 @@ pub enum Event<'a> {
     Read {
         /// Its id.
         id: u64,
+        /// The backend's.
+        handle: u32,
         /// The bytes, unjudged.
         data: &'a [u8],
     },
@@ -123,6 +128,8 @@ pub enum Event<'a> {
     Unanswered {
         /// Its id.
         id: u64,
+        /// The backend's.
+        handle: u32,
         /// Why.
         why: Unanswered,
         /// Whether it was a scan.
@@ -130,6 +137,37 @@ pub enum Event<'a> {
     },
     /// Of [`Initiator::ask_counters`].
     Counters(CounterValues),
+}
+
+/// Hashes the ids of requests under way. These are the client's own: what an engine sends
+/// is looked up, and never put in.
+#[derive(Clone, Copy, Debug, Default)]
+struct IdHash;
+
+impl BuildHasher for IdHash {
+    type Hasher = IdHasher;
+
+    fn build_hasher(&self) -> IdHasher {
+        IdHasher(0)
+    }
+}
+
+struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64((*byte).into()));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        // The golden ratio's digits; the table looks at both ends of the result.
+        let product = u128::from(self.0 ^ number) * 0x9e37_79b9_7f4a_7c15_u128;
+        self.0 = product as u64 ^ (product >> 64) as u64;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -147,7 +185,7 @@ pub struct Initiator {
     window: u32,
     used: u32,
     patience_ns: u64,
-    pending: HashMap<u64, Pending>,
+    pending: HashMap<u64, Pending, IdHash>,
     /// Asked and not sent yet, in order; also in `pending` if they are answered.
     waiting: VecDeque<Ask>,
     touch_count: usize,
@@ -172,7 +210,7 @@ impl Initiator {
             window,
             used: 0,
             patience_ns: options.patience_ns,
-            pending: HashMap::new(),
+            pending: HashMap::default(),
             waiting: VecDeque::new(),
             touch_count: 0,
             opening_count: 0,
@@ -290,9 +328,14 @@ impl Initiator {
         self.opening_count + self.counting_count > 0 || !self.pending.is_empty()
     }
 
-    /// Requests that wait to be sent.
+    /// Requests that wait to be sent and will be answered.
     pub fn waiting_count(&self) -> usize {
-        self.waiting.len()
+        self.waiting.len() - self.touch_count
+    }
+
+    /// Touches that wait to be sent.
+    pub fn touch_count(&self) -> usize {
+        self.touch_count
     }
 
     /// Solicited bytes under way.
@@ -422,13 +465,17 @@ impl Initiator {
     ) -> Result<(), Malformed> {
         let mut rest = body;
         for _ in 0..head.count {
-            let tag_of = |id| match self.pending.get(&id).map(|pending| pending.ask.request) {
-                Some(Request::Scan { hash, .. }) => hash.tag,
-                _ => 0,
-            };
-            let (id, answer, data, len) = Answer::decode(rest, tag_of)?;
+            let mut pending = None;
+            let (_, answer, data, len) = Answer::decode(rest, |id| {
+                pending = self.pending.remove(&id);
+                match pending.map(|pending| pending.ask.request) {
+                    Some(Request::Scan { hash, .. }) => hash.tag,
+                    _ => 0,
+                }
+            })?;
             rest = &rest[len..];
-            self.take_answer(id, &answer, data, on)?;
+            let pending = pending.ok_or(Malformed("an answer that nobody has asked for"))?;
+            self.take_answer(pending, &answer, data, on)?;
         }
         match rest.is_empty() {
             true => Ok(()),
@@ -438,21 +485,26 @@ impl Initiator {
 
     fn take_answer(
         &mut self,
-        id: u64,
+        pending: Pending,
         answer: &Answer,
         data: &[u8],
         on: &mut impl FnMut(Event<'_>),
     ) -> Result<(), Malformed> {
         let nobody = Malformed("an answer that nobody has asked for");
-        let pending = self.pending.remove(&id).ok_or(nobody)?;
         let ask = pending.ask;
+        let (id, handle) = (ask.id, ask.handle);
         if data.len() > ask.solicited() as usize {
             return Err(Malformed("an answer that is longer than was solicited"));
         }
         // One that was not sent yet cannot have been answered: its cost is not in it.
         self.used = self.used.checked_sub(cost(&ask)).ok_or(nobody)?;
         let is_scan = matches!(ask.request, Request::Scan { .. });
-        let unanswered = |why| Event::Unanswered { id, why, is_scan };
+        let unanswered = |why| Event::Unanswered {
+            id,
+            handle,
+            why,
+            is_scan,
+        };
         match (answer.status, answer.vote) {
             (Status::Done, Some(vote)) if is_scan => {
                 if let IndexVote::Present { .. } = vote {
@@ -460,6 +512,7 @@ impl Initiator {
                 }
                 on(Event::Scanned {
                     id,
+                    handle,
                     vote,
                     data,
                     flush_floor: answer.flush_floor,
@@ -468,7 +521,7 @@ impl Initiator {
                 });
             }
             (Status::Done, None) if !is_scan && data.len() == ask.solicited() as usize => {
-                on(Event::Read { id, data });
+                on(Event::Read { id, handle, data });
             }
             (Status::TooLong, _) if is_scan => {
                 let len = answer.data_len;

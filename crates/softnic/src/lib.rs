@@ -24,6 +24,7 @@ mod datagrams;
 mod dial;
 pub mod engine;
 mod port;
+mod sessions;
 
 pub use dial::{ConnectError, EngineAddress, ask_counters};
 pub use engine::{
@@ -31,3 +32,4 @@ pub use engine::{
     SESSION_COUNT_MAX, Who,
 };
 pub use port::EnginePort;
+pub use sessions::Sessions;

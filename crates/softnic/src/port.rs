@@ -8,9 +8,15 @@
 //! clock of this host takes part. An answer belongs to the request whose id it repeats,
 //! and ids are never used twice in a session.
 //!
+//! # Sharing
+//! Ports of one client to the same engine may share a session ([`crate::Sessions`]). Any of
+//! them takes in what has come for all: completions go to the driver by their tokens, and
+//! each port says afterwards how many were its own.
+//!
 //! # Thread safety
 //! A port belongs to one client. [`Port::is_ready`] takes `&self` and has to receive,
-//! so what changes stands behind a lock that nobody else ever holds.
+//! so what changes stands behind a lock, for which nobody waits but a port that is being
+//! connected.
 
 use crate::channel::Channel;
 use crate::datagrams::Datagrams;
@@ -31,12 +37,15 @@ use trefoil_layout::limits::LAYOUT_VERSION;
 use trefoil_layout::message::{Answer, ErrorCode, Request};
 use trefoil_layout::{KeyHash, Pointer, TopologyId};
 use trefoil_region::WordBuffer;
+use trefoil_softnic_core::limits::ASK_COUNT_MAX;
 use trefoil_softnic_core::wire::{Opened, Region};
 use trefoil_softnic_core::{Event, Initiator, ReadRange, Unanswered};
 
-/// Requests that are put into a frame at the latest; they go sooner when their client
-/// looks for answers.
-const BATCH_COUNT: usize = 64;
+/// Requests that are sent at the latest; they go sooner when their client looks for
+/// answers. As many touches beside them make a whole frame.
+const BATCH_COUNT: usize = ASK_COUNT_MAX / 2;
+/// Touches that are sent without a request.
+const TOUCH_COUNT: usize = 4 * ASK_COUNT_MAX;
 /// The id of the only OPEN of a session.
 const OPENING: u64 = 0;
 
@@ -51,21 +60,89 @@ struct Core {
     /// What has come and was not taken in.
     input: Vec<u8>,
     received: Box<[u8]>,
+    /// Those that there are, and were.
+    ports: Vec<PortState>,
+    is_closed: bool,
+}
+
+/// One backend's part of a session.
+struct PortState {
+    handle: u32,
     /// That the backend served when it was heard last.
     served: u32,
-    is_closed: bool,
+    /// Answers that were taken in, and of which its port has not told yet.
+    came: usize,
+    /// The handle is good for nothing more.
+    is_over: bool,
+    /// Its port is no more.
+    has_left: bool,
+}
+
+impl PortState {
+    fn new(handle: u32, served: u32) -> Self {
+        PortState {
+            handle,
+            served,
+            came: 0,
+            is_over: false,
+            has_left: false,
+        }
+    }
+}
+
+/// What a client's ports to one engine share.
+pub(crate) struct Session {
+    socket: TcpStream,
+    /// What wakes its owner, if that is not the socket alone.
+    waits: Option<Arc<OwnedFd>>,
+    /// The engine's name for its existence: handles mean the same in all of its sessions.
+    engine: u64,
+    core: Mutex<Core>,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Session({:?})", self.socket)
+    }
+}
+
+impl Session {
+    fn core(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a port in that was connected by a session of its own; its place. `None` if it
+    /// is of another engine, or this session has ended, or has had its handle before:
+    /// answers to a port that is gone would be taken for those of the new one.
+    pub(crate) fn admit(&self, port: &EnginePort) -> Option<usize> {
+        if self.engine != port.session.engine {
+            return None;
+        }
+        let mut core = self.core();
+        let is_known = core.ports.iter().any(|of| of.handle == port.handle);
+        if core.is_closed || is_known {
+            return None;
+        }
+        core.ports.push(PortState::new(port.handle, port.config_id));
+        Some(core.ports.len() - 1)
+    }
 }
 
 /// See the module.
 pub struct EnginePort {
-    socket: TcpStream,
-    /// What wakes its owner, if that is not the socket alone.
-    waits: Option<Arc<OwnedFd>>,
+    session: Arc<Session>,
+    /// Its place in the session.
+    at: usize,
     agreement: Agreement,
     handle: u32,
     /// That buckets are expected to carry, as of the last refresh.
     config_id: u32,
-    core: Mutex<Core>,
+}
+
+impl Drop for EnginePort {
+    fn drop(&mut self) {
+        self.session.core().ports[self.at].has_left = true;
+    }
 }
 
 impl EnginePort {
@@ -112,12 +189,11 @@ impl EnginePort {
             true => Datagrams::beside(&socket, &channel, address).map_err(unreachable)?,
             false => None,
         };
-        Ok(EnginePort {
+        let config_id = opened.topology.config_id;
+        let session = Session {
             socket,
             waits: datagrams.as_ref().map(Datagrams::waits),
-            agreement: agreement(&opened),
-            handle: opened.handle,
-            config_id: opened.topology.config_id,
+            engine: initiator.welcome().map_or(0, |welcome| welcome.engine),
             core: Mutex::new(Core {
                 channel,
                 datagrams,
@@ -125,14 +201,31 @@ impl EnginePort {
                 initiator,
                 input,
                 received: vec![0; RECEIVE_LEN].into_boxed_slice(),
-                served: opened.topology.config_id,
+                ports: vec![PortState::new(opened.handle, config_id)],
                 is_closed: false,
             }),
+        };
+        Ok(EnginePort {
+            session: Arc::new(session),
+            at: 0,
+            agreement: agreement(&opened),
+            handle: opened.handle,
+            config_id,
         })
     }
 
+    pub(crate) fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    /// The same backend by a session that has given it this place.
+    pub(crate) fn moved_to(mut self, session: Arc<Session>, at: usize) -> Self {
+        (self.session, self.at) = (session, at);
+        self
+    }
+
     fn core(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+        self.session.core()
     }
 }
 
@@ -150,7 +243,9 @@ fn agreement(opened: &Opened) -> Agreement {
 
 impl Core {
     fn submitted(&mut self, socket: &TcpStream) {
-        if self.initiator.waiting_count() >= BATCH_COUNT {
+        let is_full = self.initiator.waiting_count() >= BATCH_COUNT
+            || self.initiator.touch_count() >= TOUCH_COUNT;
+        if is_full {
             self.send(socket);
         }
     }
@@ -220,6 +315,60 @@ impl Core {
     }
 }
 
+impl Core {
+    /// Receives, and takes in what has come, for all ports.
+    fn take_in(&mut self, socket: &TcpStream, mut on: impl FnMut(Completion<'_>)) {
+        self.look(socket);
+        let (ports, input) = (&mut self.ports, &self.input);
+        let taken = self.initiator.handle(input, monotonic_ns(), |event| {
+            let handle = match event {
+                Event::Scanned { handle, .. }
+                | Event::Read { handle, .. }
+                | Event::Unanswered { handle, .. } => handle,
+                Event::Opened { .. } | Event::Counters(_) => return,
+            };
+            let Some(port) = ports.iter_mut().find(|of| of.handle == handle) else {
+                return;
+            };
+            if port.has_left {
+                return;
+            }
+            port.hear(&event);
+            if let Event::Scanned { id, stamp, .. } = event {
+                on(Completion::Stamp(Token(id), stamp));
+            }
+            if let Some(completion) = completion(&event) {
+                port.came += 1;
+                on(completion);
+            }
+        });
+        match taken {
+            Ok(done) if done == self.input.len() => self.input.clear(),
+            Ok(done) => drop(self.input.drain(..done)),
+            Err(_) => self.is_closed = true,
+        }
+        // What was asked for again, or waited for room in the window.
+        self.send(socket);
+    }
+}
+
+impl PortState {
+    fn hear(&mut self, event: &Event<'_>) {
+        match *event {
+            Event::Scanned {
+                vote: IndexVote::ConfigChanged { found },
+                ..
+            } => self.served = found,
+            Event::Scanned { config_id, .. } => self.served = config_id,
+            Event::Unanswered {
+                why: Unanswered::Gone | Unanswered::Lapsed,
+                ..
+            } => self.is_over = true,
+            _ => {}
+        }
+    }
+}
+
 /// How an event is told to the driver; `None` where it ends the port as well.
 fn completion<'a>(event: &Event<'a>) -> Option<Completion<'a>> {
     match *event {
@@ -231,8 +380,10 @@ fn completion<'a>(event: &Event<'a>) -> Option<Completion<'a>> {
             flush_floor,
             ..
         } => Some(Completion::Scan(Token(id), vote, data, flush_floor)),
-        Event::Read { id, data } => Some(Completion::Data(Token(id), Ok(data))),
-        Event::Unanswered { id, why, is_scan } => {
+        Event::Read { id, data, .. } => Some(Completion::Data(Token(id), Ok(data))),
+        Event::Unanswered {
+            id, why, is_scan, ..
+        } => {
             let token = Token(id);
             let lost = |why| Some(Completion::NoAnswer(token, SendFailure::Lost, why));
             match why {
@@ -281,7 +432,7 @@ impl Port for EnginePort {
 
     /// What the engine has said the backend serves.
     fn refresh(&mut self) -> Refreshed {
-        let served = self.core().served;
+        let served = self.core().ports[self.at].served;
         match std::mem::replace(&mut self.config_id, served) == served {
             true => Refreshed::Unchanged,
             false => Refreshed::Changed,
@@ -313,7 +464,7 @@ impl Port for EnginePort {
         {
             return Progress::Refused;
         }
-        core.submitted(&self.socket);
+        core.submitted(&self.session.socket);
         Progress::Pending
     }
 
@@ -323,10 +474,14 @@ impl Port for EnginePort {
         };
         let (handle, config_id) = (self.handle, self.config_id);
         let mut core = self.core();
-        let now_ns = monotonic_ns();
+        // Since when the engine owes something matters of the first request only.
+        let now_ns = match core.initiator.owes() {
+            true => 0,
+            false => monotonic_ns(),
+        };
         core.initiator
             .scan(token.0, handle, place, hash, config_id, now_ns);
-        core.submitted(&self.socket);
+        core.submitted(&self.session.socket);
         Progress::Pending
     }
 
@@ -342,12 +497,12 @@ impl Port for EnginePort {
             let handle = self.handle;
             let mut core = self.core();
             core.initiator.touch(handle, place, hash);
-            core.submitted(&self.socket);
+            core.submitted(&self.session.socket);
         }
     }
 
     fn flush_touches(&mut self) {
-        self.core().send(&self.socket);
+        self.core().send(&self.session.socket);
     }
 
     /// Its room is its own.
@@ -361,58 +516,31 @@ impl Port for EnginePort {
 
     fn give_up(&mut self) {}
 
-    fn poll(&mut self, mut on: impl FnMut(Completion<'_>)) -> Result<usize, Closed> {
-        let socket = &self.socket;
-        let mut core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
-        let core = &mut *core;
-        core.look(socket);
-        let (mut count, mut is_over) = (0, false);
-        let served = &mut core.served;
-        let taken = core.initiator.handle(&core.input, monotonic_ns(), |event| {
-            match event {
-                Event::Scanned {
-                    vote: IndexVote::ConfigChanged { found },
-                    ..
-                } => *served = found,
-                Event::Scanned { config_id, .. } => *served = config_id,
-                // The handle is good for nothing more.
-                Event::Unanswered {
-                    why: Unanswered::Gone | Unanswered::Lapsed,
-                    ..
-                } => is_over = true,
-                _ => {}
-            }
-            if let Event::Scanned { id, stamp, .. } = event {
-                on(Completion::Stamp(Token(id), stamp));
-            }
-            if let Some(completion) = completion(&event) {
-                count += 1;
-                on(completion);
-            }
-        });
-        match taken {
-            Ok(done) => {
-                core.input.drain(..done);
-            }
-            Err(_) => is_over = true,
+    /// Also completes what was asked of other backends by the same session: their ports say
+    /// how much that was.
+    fn poll(&mut self, on: impl FnMut(Completion<'_>)) -> Result<usize, Closed> {
+        let mut core = self.session.core();
+        if core.ports[self.at].came == 0 {
+            core.take_in(&self.session.socket, on);
         }
-        // What was asked for again, or waited for room in the window.
-        core.send(socket);
-        core.is_closed |= is_over;
-        match core.is_closed {
+        let is_closed = core.is_closed;
+        let port = &mut core.ports[self.at];
+        match is_closed || port.is_over {
             true => Err(Closed::LOST),
-            false => Ok(count),
+            false => Ok(std::mem::take(&mut port.came)),
         }
     }
 
     fn is_ready(&self) -> bool {
-        self.core().look(&self.socket)
+        let mut core = self.core();
+        let port = &core.ports[self.at];
+        port.came > 0 || port.is_over || core.look(&self.session.socket)
     }
 
     /// Its socket is readable whenever something has come.
     fn arm(&self) {
         let mut core = self.core();
-        core.send(&self.socket);
+        core.send(&self.session.socket);
         if let Some(datagrams) = &core.datagrams {
             datagrams.arm();
         }
@@ -421,9 +549,9 @@ impl Port for EnginePort {
     fn disarm(&self) {}
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        Some(match &self.waits {
+        Some(match &self.session.waits {
             Some(waits) => waits.as_fd(),
-            None => self.socket.as_fd(),
+            None => self.session.socket.as_fd(),
         })
     }
 }

@@ -163,7 +163,7 @@ impl Answer {
 
     /// Judges the item at the beginning of `bytes`: the request's id and the answer,
     /// the data, and how many bytes they take together. `tag_of` says which tag the
-    /// scan with this id has asked for.
+    /// scan with this id has asked for; it is asked once, of any answer.
     pub fn decode(
         bytes: &[u8],
         tag_of: impl FnOnce(u64) -> u64,
@@ -176,12 +176,13 @@ impl Answer {
         }
         let (id, epoch) = (u64_at(item, 0), u32_at(item, AT_EPOCH));
         let config_id = u32_at(item, AT_CONFIG_ID);
+        let tag = tag_of(id);
         let vote = match item[AT_VOTE] {
             0 => None,
             1 => Some(IndexVote::Present {
                 slot_number: u32_at(item, AT_SLOT),
                 entry: IndexEntry {
-                    tag: tag_of(id),
+                    tag,
                     version: version_at(item, AT_VERSION),
                     pointer: Pointer(u64_at(item, AT_POINTER)),
                 },

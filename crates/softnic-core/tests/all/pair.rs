@@ -86,7 +86,7 @@ impl Pair {
                     (id, Came::Opened(result.map(|opened| opened.handle)))
                 }
                 Event::Scanned { id, vote, data, .. } => (id, Came::Scanned(vote, data.to_vec())),
-                Event::Read { id, data } => (id, Came::Read(data.to_vec())),
+                Event::Read { id, data, .. } => (id, Came::Read(data.to_vec())),
                 Event::Unanswered { id, why, .. } => (id, Came::Unanswered(why)),
                 Event::Counters(_) => panic!("nobody asks for counters"),
             };
