@@ -22,6 +22,14 @@ use trefoil_softnic_core::{Event, Initiator, InitiatorOptions, ReadRange, Unansw
 
 /// How long anything may take here.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// A backend's control region, all of it.
+const CONTROL: ReadRange = ReadRange {
+    region: Region::Control,
+    partition: 0,
+    window_id: 0,
+    offset: 0,
+    len: CONTROL_LEN as u32,
+};
 
 /// An engine that ends with the test.
 struct Engine {
@@ -1369,14 +1377,7 @@ fn an_item_is_found_by_reads_alone() {
     set(&mut client, "by hand", b"found");
     let (hash, life) = (client.config().hash.hash(b"by hand"), client.config().life);
     let mut session = Session::open(&engine, life);
-    let control = ReadRange {
-        region: Region::Control,
-        partition: 0,
-        window_id: 0,
-        offset: 0,
-        len: CONTROL_LEN as u32,
-    };
-    let words = session.read(control).unwrap();
+    let words = session.read(CONTROL).unwrap();
     let partition = hash.partition(0, session.sub_count);
     let window = control::index_window(&words[..], partition).unwrap();
     let home = hash.bucket(window.bucket_count);
@@ -1416,11 +1417,11 @@ fn an_item_is_found_by_reads_alone() {
         ReadRange {
             offset: CONTROL_LEN as u64 - 8,
             len: 16,
-            ..control
+            ..CONTROL
         },
         ReadRange {
             offset: !7,
-            ..control
+            ..CONTROL
         },
         ReadRange {
             window_id: window.window_id + 2,
@@ -1456,7 +1457,7 @@ fn an_item_is_found_by_reads_alone() {
         );
     }
     assert_eq!(
-        session.read(control).map(|words| words.len()),
+        session.read(CONTROL).map(|words| words.len()),
         Ok(CONTROL_LEN / 8)
     );
 }
@@ -1687,21 +1688,14 @@ fn who_has_a_token_that_was_replaced_reads_no_more() {
         .config()
         .life;
     let mut session = Session::open_with(&engine, life, first.as_bytes());
-    let control = ReadRange {
-        region: Region::Control,
-        partition: 0,
-        window_id: 0,
-        offset: 0,
-        len: CONTROL_LEN as u32,
-    };
-    assert!(session.read(control).is_ok());
+    assert!(session.read(CONTROL).is_ok());
     write(&second);
     // It is hung up on.
     assert!(matches!(session.socket.read(&mut [0; 64]), Ok(0) | Err(_)));
     let said = said_to(&engine, &hello(1, first.as_bytes()));
     assert_eq!((said.len(), said[4], said[8 + 11]), (24, 3, 3));
     let mut session = Session::open_with(&engine, life, second.as_bytes());
-    assert!(session.read(control).is_ok());
+    assert!(session.read(CONTROL).is_ok());
     // Without a file, nobody.
     std::fs::remove_file(&file).unwrap();
     assert!(matches!(session.socket.read(&mut [0; 64]), Ok(0) | Err(_)));
@@ -1809,16 +1803,9 @@ fn a_window_that_was_taken_back_is_read_no_more() {
     set(&mut client, "first", b"value");
     let (hash, life) = (client.config().hash.hash(b"first"), client.config().life);
     let mut session = Session::open(&engine, life);
-    let control = ReadRange {
-        region: Region::Control,
-        partition: 0,
-        window_id: 0,
-        offset: 0,
-        len: CONTROL_LEN as u32,
-    };
     let partition = hash.partition(0, session.sub_count);
     let window = |session: &mut Session| {
-        let words = session.read(control).unwrap();
+        let words = session.read(CONTROL).unwrap();
         control::index_window(&words[..], partition)
     };
     let first = window(&mut session).unwrap();
