@@ -21,6 +21,7 @@ mod report;
 mod session;
 mod shared;
 mod tape;
+mod waits;
 mod watch;
 mod workloads;
 
@@ -29,6 +30,7 @@ pub use pace::Pace;
 pub use report::{
     CommitRow, DurableRow, DurableRun, Latency, OrderedReport, SharedRow, WorkloadRow,
 };
+pub use waits::Waits;
 
 use std::path::PathBuf;
 use trefoil_ordered::SetUpError;

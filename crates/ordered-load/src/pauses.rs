@@ -4,10 +4,11 @@
 //! both cores are busy, against medians of microseconds.
 //!
 //! The load's own loop sees them: two looks at the clock, with no more than one attempt at a
-//! request in between and no system call, are [`PAUSE_MIN`] apart, and the system has not
-//! given the core to another thread meanwhile (the thread's count of involuntary switches is
-//! what it was). A core that was given away is not the host's doing, and counts as what it is.
+//! request in between and no system call, are [`PAUSE_MIN`] apart, and that by more than what
+//! the thread has waited meanwhile while another one had the core ([`Waits`]). A core that was
+//! given away is not the host's doing, and counts as what it is.
 
+use crate::waits::Waits;
 use std::time::{Duration, Instant};
 
 /// Longer than any attempt at a request, by far.
@@ -17,7 +18,8 @@ pub(crate) const PAUSE_MIN: Duration = Duration::from_micros(100);
 #[derive(Debug)]
 pub(crate) struct Pauses {
     last: Instant,
-    switches: Option<u64>,
+    waits: Waits,
+    waited: Option<Duration>,
     /// How often it has.
     pub(crate) count: usize,
     /// The longest time.
@@ -27,10 +29,12 @@ pub(crate) struct Pauses {
 impl Pauses {
     /// From now on.
     pub(crate) fn new() -> Self {
-        let switches = involuntary_switches();
+        let waits = Waits::of_this_thread();
+        let waited = waits.look();
         Pauses {
             last: Instant::now(),
-            switches,
+            waits,
+            waited,
             count: 0,
             longest: Duration::ZERO,
         }
@@ -41,29 +45,25 @@ impl Pauses {
     pub(crate) fn now(&mut self) -> Instant {
         let now = Instant::now();
         if now.duration_since(self.last) > PAUSE_MIN {
-            self.gap(now);
+            let waited = self.waits.look();
+            self.gap(now, waited);
         }
         self.last = now;
         now
     }
 
     #[cold]
-    fn gap(&mut self, now: Instant) {
-        let switches = involuntary_switches();
-        if switches.is_some() && switches == self.switches {
+    fn gap(&mut self, now: Instant, waited: Option<Duration>) {
+        let then = std::mem::replace(&mut self.waited, waited);
+        let Some((then, waited)) = then.zip(waited) else {
+            return;
+        };
+        let stood = (now - self.last).saturating_sub(waited.saturating_sub(then));
+        if stood > PAUSE_MIN {
             self.count += 1;
-            self.longest = self.longest.max(now - self.last);
+            self.longest = self.longest.max(stood);
         }
-        self.switches = switches;
     }
-}
-
-/// How often the system has given this thread's core to another one. `None`: it does not say.
-fn involuntary_switches() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/thread-self/status").ok()?;
-    let mut lines = status.lines();
-    let count = lines.find_map(|line| line.strip_prefix("nonvoluntary_ctxt_switches:"))?;
-    count.trim().parse().ok()
 }
 
 #[cfg(test)]
@@ -75,15 +75,12 @@ mod tests {
         let mut pauses = Pauses::new();
         let now = Instant::now();
         pauses.last = now - Duration::from_millis(5);
-        pauses.switches = involuntary_switches();
-        assert!(pauses.switches.is_some(), "the system counts switches");
-        pauses.switches = pauses.switches.map(|count| count + 1_000_000);
-        pauses.gap(now);
-        assert_eq!(pauses.count, 0, "a switch explains it");
-        // What a switch of this very test would hide.
-        for _ in 0..1000 {
-            pauses.gap(now);
-        }
+        assert!(pauses.waited.is_some(), "the system counts what is waited");
+        let ms = |ms| Some(Duration::from_millis(ms));
+        pauses.waited = ms(10);
+        pauses.gap(now, ms(15));
+        assert_eq!(pauses.count, 0, "another thread explains it");
+        pauses.gap(now, ms(15));
         assert!(pauses.count > 0);
         assert_eq!(pauses.longest, Duration::from_millis(5));
     }

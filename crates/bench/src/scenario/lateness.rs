@@ -19,12 +19,11 @@
 //!   in between was as late as the second. What was due at any other time is no sample;
 //!   `looked_share` says how much of the time was looked at so.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
+use trefoil_ordered_load::Waits;
 
 use crate::median::Median;
 use crate::peer::procfs;
@@ -244,25 +243,6 @@ impl Lateness {
     }
 }
 
-/// How long a thread has waited in its core's queue.
-struct Waits(Option<File>);
-
-impl Waits {
-    fn of_this_thread() -> Self {
-        Waits(File::open("/proc/thread-self/schedstat").ok())
-    }
-
-    /// If the system tells.
-    fn look(&self) -> Option<Duration> {
-        let mut text = [0; 64];
-        let len = self.0.as_ref()?.read_at(&mut text, 0).ok()?;
-        // Nanoseconds on the core, nanoseconds in its queue, how often.
-        let text = std::str::from_utf8(&text[..len]).ok()?;
-        let waited = text.split_ascii_whitespace().nth(1)?;
-        Some(Duration::from_nanos(waited.parse().ok()?))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -294,15 +274,6 @@ mod tests {
         lateness.gap(Duration::from_millis(3), None);
         lateness.gap(Duration::from_millis(3), ms(11));
         assert_eq!((lateness.stood, lateness.gaps), (1, 4));
-    }
-
-    #[test]
-    fn who_shares_a_core_waits_and_who_runs_alone_is_told_so_too() {
-        let waits = Waits::of_this_thread();
-        let before = waits.look().unwrap();
-        std::thread::sleep(Duration::from_millis(1));
-        assert!(waits.look().unwrap() >= before);
-        assert!(Waits(None).look().is_none());
     }
 
     #[test]
