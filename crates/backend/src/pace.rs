@@ -13,6 +13,10 @@ const KEYS_PER_S: u64 = 200_000;
 pub const REPAIR_RATE_MIN: u64 = 64 << 10;
 /// The same of copies: less would be of no use to anybody.
 pub const RECOVERY_RATE_MIN: u64 = REPAIR_RATE_MIN;
+/// Bytes a second that are copied from one who serves on meanwhile, unless an operator has
+/// chosen another rate: nobody waits for the end, but some wait for the cores that it takes. A
+/// recovery goes as fast as it can, because what it copies has one copy fewer meanwhile.
+const MOVE_RATE: u64 = 256 << 20;
 /// What may be owed before anybody waits: waits are not to be shorter than the system's
 /// clock is fine.
 const SLACK: Duration = Duration::from_millis(2);
@@ -65,7 +69,7 @@ impl Pace {
     }
 }
 
-/// The pace of a copy of what other processes hold; none unless an operator has chosen one.
+/// The pace of a copy of what other processes hold.
 ///
 /// Whoever copies asks for nothing while it owes, and takes what is under way: a page that
 /// names where values stand is of less use the later they are read.
@@ -73,9 +77,14 @@ impl Pace {
 pub(crate) struct CopyPace(Option<Pace>);
 
 impl CopyPace {
-    /// Of so many bytes a second.
+    /// Of so many bytes a second; or as fast as it goes.
     pub(crate) fn new(rate: Option<u64>) -> Self {
         CopyPace(rate.map(|rate| Pace::new(rate, Instant::now())))
+    }
+
+    /// Of a move: of so many bytes a second, or as many as disturb nobody.
+    pub(crate) fn of_move(rate: Option<u64>) -> Self {
+        Self::new(Some(rate.unwrap_or(MOVE_RATE)))
     }
 
     /// So many bytes have come.

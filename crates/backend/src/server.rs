@@ -205,7 +205,7 @@ impl Server {
         running.tend(options.huge_pages)?;
         let member = running.state.members.first().map(Arc::clone);
         if let (Some(runtime), Some(member)) = (&running.runtime, member) {
-            let pace = CopyPace::new(options.recovery_rate);
+            let pace = CopyPace::of_move(options.recovery_rate);
             resize::gather(runtime.handle(), &running.state, &member, gather, pace)?;
             let (lock, begun) = claim()?;
             running.state.set_begun(member.number, begun);

@@ -30,20 +30,19 @@ const CATCH_UP_PAUSE: Duration = Duration::from_millis(5);
 
 /// Huge pages are gathered when nothing waits and nothing has grown for so long. To
 /// gather one takes milliseconds of this thread, many more where it shares its core,
-/// and accesses to what is gathered wait: not while somebody fills the store. A store
-/// that nobody reads yet has its huge pages before anybody does; but for one that
-/// recovers: it has peers that serve, and is to be whole soon.
+/// and accesses to what is gathered wait: not while somebody fills the store.
 const GATHER_AFTER: Duration = Duration::from_secs(1);
 
 /// After a huge page was gathered: the copying is not to keep others from working.
 const GATHER_PAUSE: Duration = Duration::from_millis(2);
 
-/// The same for a store that is in use, as so many times what the gathering took: readers of
-/// these two MiB wait meanwhile, so that fewer than one operation in a hundred does. Where the
-/// host has yet to find the memory a huge page takes ten milliseconds, a gigabyte then some
-/// minutes.
-const GATHER_PAUSE_FACTOR: u32 = 100;
-const GATHER_PAUSE_MAX: Duration = Duration::from_secs(2);
+/// The same for a store that is in use, as so many times what the gathering took, for each
+/// backend of the cell: all of them may share this core. Readers of these two MiB wait
+/// meanwhile, and whoever wants the core, because the system stops no thread amid it: this is
+/// for fewer than one operation in a hundred to wait. Where the host has yet to find the memory
+/// a huge page takes ten milliseconds, and a gigabyte then many minutes.
+const GATHER_PAUSE_FACTOR: u32 = 150;
+const GATHER_PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// A store is in use if somebody wrote or looked up something there, or reported what he has
 /// read, in so short a time.
@@ -120,37 +119,36 @@ pub(crate) fn run(state: &Arc<State>, stop: &Stop, huge_pages: bool) {
             measure_after = if moves { MOVING_PERIOD } else { MEMORY_PERIOD };
         }
         let is_used = used.is_some_and(|used| used.elapsed() < USED_FOR);
-        let is_quiet =
-            !more && grown.elapsed() >= GATHER_AFTER && (!is_used || Instant::now() >= gather_at);
-        let (mut gathered, mut gathered_unread) = (false, false);
-        for (member, [index, data]) in state.members.iter().zip(&mut gatherers) {
-            let is_unread = !member.is_read();
-            if !is_quiet && !is_unread {
-                continue;
-            }
-            let regions = member.store.regions();
-            if is_used && !is_unread {
-                // With a time slice before it: who is stopped in the middle makes readers wait
-                // for the slices of all others.
-                std::thread::yield_now();
-            }
-            let begin = Instant::now();
-            let has_more = regions.index.gather(index) == Gathered::Page
-                || regions.data.gather(data) == Gathered::Page;
-            let pause = begin.elapsed() * GATHER_PAUSE_FACTOR;
-            gather_at = begin + pause.min(GATHER_PAUSE_MAX);
-            gathered |= has_more;
-            gathered_unread |= has_more && is_unread;
-            leave_core(&mut turn);
-            if has_more && is_used && !is_unread {
-                // The next one when its time has come.
-                break;
+        // One that nobody reads yet is filled from others, which share this core and serve.
+        let is_read = state.members.iter().all(|member| member.is_read());
+        let is_due = !is_used || Instant::now() >= gather_at;
+        let is_quiet = !more && is_read && is_due && grown.elapsed() >= GATHER_AFTER;
+        let mut gathered = false;
+        if is_quiet {
+            for (member, [index, data]) in state.members.iter().zip(&mut gatherers) {
+                let regions = member.store.regions();
+                if is_used {
+                    // With a time slice before it: who is stopped in the middle makes readers
+                    // wait for the slices of all others.
+                    std::thread::yield_now();
+                }
+                let begin = Instant::now();
+                let has_more = regions.index.gather(index) == Gathered::Page
+                    || regions.data.gather(data) == Gathered::Page;
+                let backends = state.config().backends.len() as u32;
+                let pause = begin.elapsed() * (GATHER_PAUSE_FACTOR * backends.max(1));
+                gather_at = begin + pause.min(GATHER_PAUSE_MAX);
+                gathered |= has_more;
+                leave_core(&mut turn);
+                if has_more && is_used {
+                    // The next one when its time has come.
+                    break;
+                }
             }
         }
         let pause = match (more, gathered) {
             _ if state.behind.is_noticed() => CATCH_UP_PAUSE,
             (true, _) => Duration::ZERO,
-            (false, true) if gathered_unread => Duration::ZERO,
             (false, true) => GATHER_PAUSE,
             (false, false) => STEP_PERIOD.min(measure_after),
         };

@@ -13,6 +13,10 @@
 //! within a microsecond. So a yield that took as long as a stranger's does not count;
 //! and a wait begins with looks all the same unless these were in vain the last time,
 //! which is tried again after ever more waits.
+//!
+//! One who can be woken need not yield to a stranger at all ([`Idle::rest`]): who yields
+//! waits for the end of the stranger's time slice, while one who sleeps, and whose own
+//! turns are short, takes the core from him when he is woken.
 
 use std::time::{Duration, Instant};
 
@@ -32,6 +36,20 @@ const CROWDED_ROUNDS: u32 = 64;
 /// Waits without looks after looks were in vain: at first, and at most.
 const BLIND_WAITS: u32 = 8;
 const BLIND_WAITS_MAX: u32 = 256;
+/// Waits that end asleep after one that a stranger has used: at first, and at most.
+const STRANGER_WAITS: u32 = 16;
+const STRANGER_WAITS_MAX: u32 = 1024;
+
+/// What one who can be woken should do after an empty look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rest {
+    /// Look again.
+    Look,
+    /// He has let others work; the time.
+    Yielded(Instant),
+    /// A stranger works, or would: sleep.
+    Sleep,
+}
 
 /// The state of one spinner.
 #[derive(Debug)]
@@ -45,6 +63,10 @@ pub struct Idle {
     blind: u32,
     /// How many these are after the next wait that looks in vain.
     blind_next: u32,
+    /// Waits, with this one, that end asleep because a stranger has used the core.
+    strangers: u32,
+    /// How many these are after the next one that he uses.
+    strangers_next: u32,
 }
 
 impl Default for Idle {
@@ -55,6 +77,8 @@ impl Default for Idle {
             has_yielded: false,
             blind: 0,
             blind_next: BLIND_WAITS,
+            strangers: 0,
+            strangers_next: STRANGER_WAITS,
         }
     }
 }
@@ -66,6 +90,7 @@ impl Idle {
         if self.crowded > 0 {
             self.learn();
         }
+        self.strangers = self.strangers.saturating_sub(1);
         self.looks = 0;
         self.has_yielded = false;
     }
@@ -86,19 +111,62 @@ impl Idle {
     /// clock, which it does now and then.
     #[inline]
     pub fn pause(&mut self) -> Option<Instant> {
-        if self.looks_left() > 0 {
+        match self.may_look() {
+            true => None,
+            false => Some(self.give_way().1),
+        }
+    }
+
+    /// The same for one who can be woken.
+    #[inline]
+    pub fn rest(&mut self) -> Rest {
+        if self.may_look() {
+            return Rest::Look;
+        }
+        if self.strangers > 0 {
+            return Rest::Sleep;
+        }
+        let (took, now) = self.give_way();
+        self.met(took > YIELD_AMONG_SPINNERS, now)
+    }
+
+    /// Whether it is not yet time to yield.
+    #[inline]
+    fn may_look(&mut self) -> bool {
+        let may = self.looks_left() > 0;
+        if may {
             self.looks += 1;
             if self.looks.is_multiple_of(LOOKS_PER_PAUSE) {
                 std::hint::spin_loop();
             }
-            return None;
+        } else {
+            self.looks = 0;
         }
-        self.looks = 0;
+        may
+    }
+
+    /// Yields; how long that took, and the time.
+    fn give_way(&mut self) -> (Duration, Instant) {
         let before = Instant::now();
         rustix::thread::sched_yield();
         let after = Instant::now();
         self.yielded(after - before);
-        Some(after)
+        (after - before, after)
+    }
+
+    /// What to do after a yield, by whether a stranger has used it.
+    fn met(&mut self, stranger: bool, now: Instant) -> Rest {
+        match stranger {
+            true => {
+                self.strangers = self.strangers_next;
+                self.strangers_next = (self.strangers_next * 2).min(STRANGER_WAITS_MAX);
+                Rest::Sleep
+            }
+            false => {
+                self.strangers_next = STRANGER_WAITS;
+                Rest::Yielded(now)
+            }
+        }
     }
 
     /// Empty looks before the next yield.
@@ -183,5 +251,35 @@ mod tests {
             idle.begin();
             assert!(idle.blind <= BLIND_WAITS_MAX);
         }
+    }
+
+    #[test]
+    fn beside_a_stranger_one_sleeps_and_now_and_then_looks_whether_he_has_gone() {
+        let now = Instant::now();
+        let mut idle = Idle::default();
+        let sleeps = |idle: &mut Idle| {
+            // Looks go before it, in each wait.
+            let mut rests = (0..=LOOK_COUNT).map(|_| idle.rest());
+            rests
+                .by_ref()
+                .take(LOOK_COUNT as usize)
+                .all(|rest| rest == Rest::Look)
+                && rests.next() == Some(Rest::Sleep)
+        };
+        for waits in [STRANGER_WAITS, 2 * STRANGER_WAITS, 4 * STRANGER_WAITS] {
+            assert_eq!(idle.met(true, now), Rest::Sleep);
+            for _ in 1..waits {
+                idle.begin();
+                assert!(sleeps(&mut idle));
+            }
+            idle.begin();
+            assert_eq!(idle.strangers, 0, "it is tried again");
+        }
+        assert_eq!(idle.met(false, now), Rest::Yielded(now));
+        assert_eq!(idle.strangers_next, STRANGER_WAITS);
+        for _ in 0..20 {
+            idle.met(true, now);
+        }
+        assert_eq!(idle.strangers, STRANGER_WAITS_MAX);
     }
 }

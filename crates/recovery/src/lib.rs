@@ -57,5 +57,5 @@ pub use gathering::{Asked, Gathering, Source, What, sources};
 pub use givers::{Notes, Ranges, one_epoch};
 pub use handover::{Handover, Moved, Question, Reply, ShardState, shard_states};
 pub use machine::{Answer, Ask, Counts, Ended, Nonsense, Recovery, Standing};
-pub use page::{Data, Item, PLACED_LEN, Page, Placed, items, items_at, placed, standing};
+pub use page::{Copied, Data, Item, PLACED_LEN, Page, Placed, standing};
 pub use trefoil_store::Recency;

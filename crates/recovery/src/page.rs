@@ -9,6 +9,9 @@ use trefoil_store::{Exported, Now, Position, Recency, Store};
 /// Bytes of data entries in one page, about. A part of them is copied under one hold of
 /// a partition's lock.
 const ENTRIES_LEN: usize = 512 << 10;
+/// The same of entries that are chosen ([`Copied::items_at`]): whoever tells them looks at
+/// many more, and serves on the same core what others wait for.
+const CHOSEN_LEN: usize = 128 << 10;
 /// The same of entries that are only named ([`placed`]): nothing of them is copied, but as
 /// many as these should stand there still when they are read.
 pub const PLACED_LEN: usize = 1 << 20;
@@ -95,93 +98,165 @@ pub fn standing(store: &Store, shard: usize, raise_to: u32) -> Option<Standing> 
     })
 }
 
+/// What a range takes of a page's room, however little stands there.
+const RANGE_ROOM: usize = 512;
 /// What a key takes of a page's room that is not wanted: it was looked at all the same.
 const UNWANTED_LEN: usize = 64;
 
-/// A page of what stands in the index of `shard` at `places`. `None`, here as in what
-/// follows: the store was revoked, and tells nothing more.
-pub fn items(
-    store: &Store,
-    now: Now,
-    shard: usize,
-    places: Range<u64>,
-    values: bool,
-) -> Option<Page<Vec<u8>>> {
-    wanted_items(store, now, shard, places, values, &|_| true)
+/// A shard of which somebody copies pages.
+#[derive(Clone, Copy)]
+pub struct Copied<'a> {
+    /// It.
+    pub store: &'a Store,
+    /// The backend's own number of the shard.
+    pub shard: usize,
+    /// When it is asked.
+    pub now: Now,
+    /// Called between two parts of a page, when no lock is held: the place to let others
+    /// have the core.
+    pub between: &'a dyn Fn(),
 }
 
-/// The same of the keys that are wanted, at ranges of places in order: as far as one page
-/// goes.
-pub fn items_at(
-    store: &Store,
-    now: Now,
-    shard: usize,
-    ranges: &[Range<u64>],
-    values: bool,
-    is_wanted: &dyn Fn(KeyHash) -> bool,
-) -> Option<Page<Vec<u8>>> {
-    let mut whole: Option<Page<Vec<u8>>> = None;
-    let (mut len, mut looked) = (0, 0);
-    for range in ranges {
-        let page = wanted_items(store, now, shard, range.clone(), values, is_wanted)?;
-        let is_cut = page.next < range.end;
-        len += page.items.iter().map(Item::len).sum::<usize>();
-        looked += RANGE_ROOM;
-        let so_far = match whole.take() {
-            None => page,
-            Some(mut so_far) => {
-                so_far.items.extend(page.items);
-                so_far.held.extend(page.held);
-                so_far.next = page.next;
-                if so_far.epoch != page.epoch {
-                    so_far.epoch = epoch::NONE;
-                }
-                so_far
-            }
-        };
-        let is_full = len >= ENTRIES_LEN || so_far.held.len() >= HELD_COUNT;
-        whole = Some(so_far);
-        if is_cut || is_full || looked >= ENTRIES_LEN {
-            break;
+impl std::fmt::Debug for Copied<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Copied")
+            .field("shard", &self.shard)
+            .field("now", &self.now)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'a> Copied<'a> {
+    /// One that nobody else waits for.
+    pub fn new(store: &'a Store, now: Now, shard: usize) -> Self {
+        Copied {
+            store,
+            shard,
+            now,
+            between: &|| {},
         }
     }
-    Some(whole.unwrap_or_default())
-}
 
-/// What a range takes of a page's room, however little stands there.
-const RANGE_ROOM: usize = 512;
+    /// A page of what stands in the index of the shard at `places`. `None`, here as in what
+    /// follows: the store was revoked, and tells nothing more.
+    pub fn items(self, places: Range<u64>, values: bool) -> Option<Page<Vec<u8>>> {
+        self.wanted(places, (values, ENTRIES_LEN), &|_| true)
+    }
 
-fn wanted_items(
-    store: &Store,
-    now: Now,
-    shard: usize,
-    places: Range<u64>,
-    values: bool,
-    is_wanted: &dyn Fn(KeyHash) -> bool,
-) -> Option<Page<Vec<u8>>> {
-    let (mut items, mut held) = (Vec::new(), Vec::new());
-    let room = if values { ENTRIES_LEN } else { HELD_COUNT };
-    let (next, epoch) = walk(store, now, shard, places, room, &mut |exported| {
-        let Exported { hash, item, .. } = &exported;
-        if !is_wanted(*hash) {
-            return if values { UNWANTED_LEN } else { 1 };
+    /// The same of the keys that are wanted, at ranges of places in order: as far as one page
+    /// goes.
+    pub fn items_at(
+        self,
+        ranges: &[Range<u64>],
+        values: bool,
+        is_wanted: &dyn Fn(KeyHash) -> bool,
+    ) -> Option<Page<Vec<u8>>> {
+        let mut whole: Option<Page<Vec<u8>>> = None;
+        let (mut len, mut looked) = (0, 0);
+        for range in ranges {
+            let page = self.wanted(range.clone(), (values, CHOSEN_LEN), is_wanted)?;
+            let is_cut = page.next < range.end;
+            len += page.items.iter().map(Item::len).sum::<usize>();
+            looked += RANGE_ROOM;
+            let so_far = match whole.take() {
+                None => page,
+                Some(mut so_far) => {
+                    so_far.items.extend(page.items);
+                    so_far.held.extend(page.held);
+                    so_far.next = page.next;
+                    if so_far.epoch != page.epoch {
+                        so_far.epoch = epoch::NONE;
+                    }
+                    so_far
+                }
+            };
+            let is_full = len >= CHOSEN_LEN || so_far.held.len() >= HELD_COUNT;
+            whole = Some(so_far);
+            if is_cut || is_full || looked >= CHOSEN_LEN {
+                break;
+            }
         }
-        if !values {
-            held.push((*hash, item.version));
-            return 1;
-        }
-        let place = Position::place_of(*hash);
-        let (item, len) = copied(&exported);
-        items.push((place, item));
-        len
-    })?;
-    held.retain(|(hash, _)| Position::place_of(*hash) < next);
-    Some(Page {
-        next,
-        epoch,
-        items: before(next, items),
-        held,
-    })
+        Some(whole.unwrap_or_default())
+    }
+
+    fn wanted(
+        self,
+        places: Range<u64>,
+        (values, values_room): (bool, usize),
+        is_wanted: &dyn Fn(KeyHash) -> bool,
+    ) -> Option<Page<Vec<u8>>> {
+        let (mut items, mut held) = (Vec::new(), Vec::new());
+        let room = if values { values_room } else { HELD_COUNT };
+        let (next, epoch) = self.walk(places, room, &mut |exported| {
+            let Exported { hash, item, .. } = &exported;
+            if !is_wanted(*hash) {
+                return if values { UNWANTED_LEN } else { 1 };
+            }
+            if !values {
+                held.push((*hash, item.version));
+                return 1;
+            }
+            let place = Position::place_of(*hash);
+            let (item, len) = copied(&exported);
+            items.push((place, item));
+            len
+        })?;
+        held.retain(|(hash, _)| Position::place_of(*hash) < next);
+        Some(Page {
+            next,
+            epoch,
+            items: before(next, items),
+            held,
+        })
+    }
+
+    /// The same for one who can read the replica's memory: where values stand. Only long ones
+    /// are items of the page.
+    pub fn placed(self, places: Range<u64>) -> Option<(Page<Vec<u8>>, Vec<Placed>)> {
+        let (mut items, mut placed) = (Vec::new(), Vec::new());
+        let (next, epoch) = self.walk(places, PLACED_LEN, &mut |exported| {
+            let Exported { hash, item, .. } = &exported;
+            if item.entry_len > LONG_LEN {
+                let (item, len) = copied(&exported);
+                items.push((Position::place_of(*hash), item));
+                return len.max(PLACED_ENTRY_LEN);
+            }
+            placed.push(Placed {
+                hash: *hash,
+                version: item.version,
+                recency: exported.recency,
+                pointer: exported.pointer,
+            });
+            item.entry_len.max(PLACED_ENTRY_LEN)
+        })?;
+        placed.retain(|placed| Position::place_of(placed.hash) < next);
+        let page = Page {
+            next,
+            epoch,
+            items: before(next, items),
+            held: Vec::new(),
+        };
+        Some((page, placed))
+    }
+
+    /// The place before which everything was told, and the epoch of the page.
+    fn walk(
+        self,
+        places: Range<u64>,
+        room: usize,
+        each: &mut dyn FnMut(Exported<'_>) -> usize,
+    ) -> Option<(u64, u32)> {
+        let Copied {
+            store,
+            shard,
+            now,
+            between,
+        } = self;
+        let before = store.epoch(shard);
+        let next = store.export_in_parts(now, shard, (places, room), each, between)?;
+        let votes = store.epoch(shard) == before && !store.is_recovering(shard);
+        Some((next, if votes { before } else { epoch::NONE }))
+    }
 }
 
 impl Item<Vec<u8>> {
@@ -192,55 +267,6 @@ impl Item<Vec<u8>> {
             Data::Long { key } => key.len(),
         }
     }
-}
-
-/// The same for one who can read the replica's memory: where values stand. Only long ones
-/// are items of the page.
-pub fn placed(
-    store: &Store,
-    now: Now,
-    shard: usize,
-    places: Range<u64>,
-) -> Option<(Page<Vec<u8>>, Vec<Placed>)> {
-    let (mut items, mut placed) = (Vec::new(), Vec::new());
-    let (next, epoch) = walk(store, now, shard, places, PLACED_LEN, &mut |exported| {
-        let Exported { hash, item, .. } = &exported;
-        if item.entry_len > LONG_LEN {
-            let (item, len) = copied(&exported);
-            items.push((Position::place_of(*hash), item));
-            return len.max(PLACED_ENTRY_LEN);
-        }
-        placed.push(Placed {
-            hash: *hash,
-            version: item.version,
-            recency: exported.recency,
-            pointer: exported.pointer,
-        });
-        item.entry_len.max(PLACED_ENTRY_LEN)
-    })?;
-    placed.retain(|placed| Position::place_of(placed.hash) < next);
-    let page = Page {
-        next,
-        epoch,
-        items: before(next, items),
-        held: Vec::new(),
-    };
-    Some((page, placed))
-}
-
-/// The place before which everything was told, and the epoch of the page.
-fn walk(
-    store: &Store,
-    now: Now,
-    shard: usize,
-    places: Range<u64>,
-    room: usize,
-    each: &mut dyn FnMut(Exported<'_>) -> usize,
-) -> Option<(u64, u32)> {
-    let before = store.epoch(shard);
-    let next = store.export(now, shard, places, room, each)?;
-    let votes = store.epoch(shard) == before && !store.is_recovering(shard);
-    Some((next, if votes { before } else { epoch::NONE }))
 }
 
 /// What lies behind comes with the next page.

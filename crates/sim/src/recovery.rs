@@ -6,7 +6,7 @@
 
 use crate::env::{Env, Life};
 use crate::stats::Mark;
-use trefoil_recovery::{Answer, Ask, Ended};
+use trefoil_recovery::{Answer, Ask, Copied, Ended};
 use trefoil_store::{PLACES, Store};
 
 /// One member's recovery.
@@ -110,7 +110,7 @@ fn answer(env: &Env<'_>, store: &Store, shard: usize, ask: Ask) -> Answer<Vec<u8
         } => {
             let len = 1 + env.rng.below(PLACES.end);
             let places = from..until.min(from + len);
-            let page = trefoil_recovery::items(store, env.now(), shard, places, values);
+            let page = Copied::new(store, env.now(), shard).items(places, values);
             Answer::Items(page.expect("nobody revokes the store"))
         }
         Ask::Long { .. } => unreachable!("no value of a run is so long"),

@@ -51,6 +51,19 @@ impl Store {
         room: usize,
         each: &mut dyn FnMut(Exported<'_>) -> usize,
     ) -> Option<u64> {
+        self.export_in_parts(now, shard, (places, room), each, &|| {})
+    }
+
+    /// The same of `places` and room. Between two partitions no lock is held and `between` is
+    /// called: the place to let others have the core.
+    pub fn export_in_parts(
+        &self,
+        now: Now,
+        shard: usize,
+        (places, room): (Range<u64>, usize),
+        each: &mut dyn FnMut(Exported<'_>) -> usize,
+        between: &dyn Fn(),
+    ) -> Option<u64> {
         let cells = self.cells(shard);
         let room = room.div_ceil(cells.len().max(1)).max(1);
         let mut end = places.end.min(PLACES.end);
@@ -68,6 +81,8 @@ impl Store {
             let next = slot
                 .live
                 .export(&self.shared, now, places, room, &mut key, each);
+            drop(slot);
+            between();
             end = next.unwrap_or(end);
         }
         (!self.is_revoked()).then_some(end)

@@ -181,7 +181,7 @@ pub(crate) struct StoreArgs {
     /// Bytes a second that a scan and its repairs may move between backends [default: 8MiB]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub repair_rate: Option<ByteSize>,
-    /// Bytes a second that a backend which recovers, moves or joins copies from others; 0 sets no limit [default: 0]
+    /// Bytes a second that a backend which recovers, moves or joins copies from others; 0 sets no limit [default: none for a recovery, 256MiB for a move]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub recovery_rate: Option<ByteSize>,
 }

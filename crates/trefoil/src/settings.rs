@@ -201,7 +201,7 @@ pub(crate) struct StoreSettings {
     pub partition_count: Option<usize>,
     pub huge_pages: bool,
     pub repair: RepairOptions,
-    /// Of copies from other backends; `None`: no limit.
+    /// Of copies from other backends; `None`: none was chosen; the largest number: no limit.
     pub recovery_rate: Option<u64>,
 }
 
@@ -225,10 +225,10 @@ impl From<&StoreArgs> for StoreSettings {
                     .repair_rate
                     .map_or(REPAIR_DEFAULT.rate, |size| size.as_u64()),
             },
-            recovery_rate: args
-                .recovery_rate
-                .map(|size| size.as_u64())
-                .filter(|rate| *rate > 0),
+            recovery_rate: args.recovery_rate.map(|size| match size.as_u64() {
+                0 => u64::MAX,
+                rate => rate,
+            }),
         }
     }
 }

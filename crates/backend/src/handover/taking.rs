@@ -197,7 +197,7 @@ async fn copy_most(
     if !predecessor.common.knows_ranges.load(Ordering::Relaxed) {
         handover = handover.one_range_at_a_time();
     }
-    let pace = CopyPace::new(predecessor.state.recovery_rate);
+    let pace = CopyPace::of_move(predecessor.state.recovery_rate);
     let is_enough = Handover::is_in_haste;
     copy(&mut handover, predecessor, member, is_enough, pace).await?;
     Ok(handover)

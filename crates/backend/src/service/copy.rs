@@ -1,6 +1,7 @@
 //! What a member of the same cohort asks for that has lost its memory, as messages
 //! ([`trefoil_recovery`] says what it does with the answers).
 
+use crate::background;
 use crate::clock;
 use crate::member::Member;
 use crate::recovery::encode_placed;
@@ -10,7 +11,7 @@ use std::sync::atomic::Ordering;
 use tonic::Status;
 use trefoil_cell::BACKEND_COUNT_MAX;
 use trefoil_layout::Placement;
-use trefoil_recovery::{Data, Item, Page, Standing};
+use trefoil_recovery::{Copied, Data, Item, Page, Standing};
 use trefoil_rpc::{EntryForm, v1};
 use trefoil_store::{PLACES, Store};
 
@@ -132,14 +133,17 @@ pub(super) fn items(
         request.values && is_plain(request.layout_version, request.takes_plain, own_layout)?;
     let hasher = &member.store.config().hasher;
     let places = request.from.min(PLACES.end)..request.until.min(PLACES.end);
-    let (now, store) = (clock::now(), &member.store);
+    let source = Copied {
+        between: &background::leave_core,
+        ..Copied::new(&member.store, clock::now(), shard)
+    };
     let is_chosen = request.of_backends != 0 || !request.ranges.is_empty();
     let (page, placed) = if is_chosen {
-        (chosen(member, shard, request, places)?, Vec::new())
+        (chosen(member, source, request, places)?, Vec::new())
     } else if request.values && request.placed && !is_plain {
-        trefoil_recovery::placed(store, now, shard, places).ok_or_else(|| ends(member))?
+        source.placed(places).ok_or_else(|| ends(member))?
     } else {
-        let page = trefoil_recovery::items(store, now, shard, places, request.values);
+        let page = source.items(places, request.values);
         (page.ok_or_else(|| ends(member))?, Vec::new())
     };
     let item = |item: Item<Vec<u8>>| {
@@ -176,12 +180,11 @@ pub(super) fn items(
 /// that it names.
 fn chosen(
     member: &Member,
-    shard: usize,
+    source: Copied<'_>,
     request: &v1::CopyItemsRequest,
     places: Range<u64>,
 ) -> Result<Page<Vec<u8>>, Status> {
-    let (now, store) = (clock::now(), &member.store);
-    let copies = store.config().shards.placement().copy_count();
+    let copies = member.store.config().shards.placement().copy_count();
     let count = request.of_backends;
     let is_cell = (copies..=BACKEND_COUNT_MAX).contains(&(count as usize));
     if request.ranges.len() > RANGES_MAX || count != 0 && !is_cell {
@@ -197,7 +200,7 @@ fn chosen(
         ranges.push(places);
     }
     let values = request.values;
-    let page = trefoil_recovery::items_at(store, now, shard, &ranges, values, &is_wanted);
+    let page = source.items_at(&ranges, values, &is_wanted);
     page.ok_or_else(|| ends(member))
 }
 

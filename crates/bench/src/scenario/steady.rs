@@ -62,6 +62,9 @@ pub struct Course {
     pub set_p999_ns: u64,
     /// Of SETs; of several runs, of all.
     pub set_max_ns: u64,
+    /// The longest call of the client's library, the thread's waits for its core included; of
+    /// several runs, of all. None of them is to wait for anybody.
+    pub call_max_ns: u64,
     /// How late the load itself was meanwhile, and a loop that does nothing.
     #[serde(rename = "loop")]
     pub punctuality: LoopFigures,
@@ -109,6 +112,7 @@ impl Median for Course {
             set_p99_ns: of(|run| run.set_p99_ns)?,
             set_p999_ns: of(|run| run.set_p999_ns)?,
             set_max_ns: most(|run| run.set_max_ns)?,
+            call_max_ns: most(|run| run.call_max_ns)?,
             punctuality: LoopFigures::median(&loops)?,
         })
     }
@@ -153,6 +157,8 @@ pub(super) struct Load {
     random: u64,
     /// Keys that are being written: of two SETs under way either may be the last.
     writing: HashSet<usize>,
+    /// The longest call since this was last taken.
+    call_max: Duration,
     /// What was submitted and has not ended, by its token.
     open: Vec<Option<Open>>,
     free: Vec<u64>,
@@ -238,6 +244,7 @@ impl Load {
             value: vec![7; VALUE_LEN],
             random: 0x9e37_79b9_7f4a_7c15,
             writing: HashSet::new(),
+            call_max: Duration::ZERO,
             open: Vec::new(),
             free: Vec::new(),
         }
@@ -320,12 +327,14 @@ impl Load {
             }
             false => self.client.get_or_submit(&name, token).map(found),
         };
+        let inside = begun.elapsed();
+        self.call_max = self.call_max.max(inside);
         let open = Open {
             key,
             is_set,
             round,
             due,
-            inside: begun.elapsed(),
+            inside,
         };
         if ended.is_some() {
             self.free.push(token);
@@ -351,6 +360,7 @@ impl Load {
                 ended.push((open, found));
             }
         });
+        self.call_max = self.call_max.max(begun.elapsed());
     }
 
     /// Operations at their times until it is enough.
@@ -374,6 +384,7 @@ impl Load {
             note,
         };
         let (retried, attempts) = (self.retried(), self.attempts());
+        self.call_max = Duration::ZERO;
         let mut ended = Vec::new();
         for number in 0.. {
             if number % 64 == 0 && is_enough() {
@@ -408,6 +419,7 @@ impl Load {
         }
         course.attempts.retain(|_, count| *count > 0);
         course.punctuality = punctuality;
+        course.call_max_ns = self.call_max.as_nanos() as u64;
         gets.sort_unstable();
         sets.sort_unstable();
         course.get_p50_ns = at(&gets, 0.5);

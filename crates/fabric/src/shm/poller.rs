@@ -4,7 +4,8 @@
 //! # Thread safety
 //! The poller owns every [`Client`]; new ones come through the inbox. It spins
 //! for a while after the last message that wanted an answer (touches want
-//! none, so readers do not keep it awake), then sleeps:
+//! none, so readers do not keep it awake), or until a stranger wants its core, then
+//! sleeps:
 //! 1. it announces the sleep in every ring, with a number of its own;
 //! 2. full fence;
 //! 3. it looks at every ring, the inbox and the stop flag once more;
@@ -17,7 +18,7 @@
 use super::client::{Buffers, Client};
 use super::socket::{self, Peer};
 use super::target::Shared;
-use crate::idle::Idle;
+use crate::idle::{Idle, Rest};
 use rustix::event::{Timespec, epoll};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -96,12 +97,14 @@ impl Poller {
             if silent > 0 {
                 continue;
             }
-            let Some(now) = idle.pause() else {
-                continue;
-            };
             // The clock is read in idle rounds only: the first one after an
             // answer starts the count.
-            if now - *last_answer.get_or_insert(now) >= self.spin {
+            let is_over = match idle.rest() {
+                Rest::Look => false,
+                Rest::Yielded(now) => now - *last_answer.get_or_insert(now) >= self.spin,
+                Rest::Sleep => true,
+            };
+            if is_over {
                 self.sleep();
             }
         }

@@ -116,7 +116,8 @@ impl Replicas {
                 until,
                 values,
             } => {
-                let mut page = page::items(store, now, self.local(replica), from..until, values)?;
+                let mut page = page::Copied::new(store, now, self.local(replica))
+                    .items(from..until, values)?;
                 for item in &mut page.items {
                     if let Data::Whole(data) = &mut item.data {
                         damage(data);

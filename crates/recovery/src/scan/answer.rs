@@ -95,7 +95,7 @@ pub fn answer<D: AsRef<[u8]>>(
             key_only,
         } => {
             let place = Position::place_of(*hash);
-            let page = page::items(store, now, shard, place..place + 1, true);
+            let page = page::Copied::new(store, now, shard).items(place..place + 1, true);
             let items = page.map(|page| page.items).unwrap_or_default();
             let hasher = &store.config().hasher;
             let is_it =

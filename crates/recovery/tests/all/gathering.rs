@@ -6,7 +6,7 @@ use trefoil_layout::data::DataEntry;
 use trefoil_layout::op::{Action, Mutation, Outcome, Rejection};
 use trefoil_layout::{KeyHasher, Placement, ShardMap, Version, epoch};
 use trefoil_recovery::mutants::{self, Mutant};
-use trefoil_recovery::{Asked, Gathering, Question, Reply, What, items_at, shard_states};
+use trefoil_recovery::{Asked, Copied, Gathering, Question, Reply, What, shard_states};
 use trefoil_region::WordBuffer;
 use trefoil_store::{Access, Now, Regions, Store, StoreConfig};
 
@@ -132,7 +132,7 @@ impl Resize {
             } => {
                 let shard = self.new.config().shards.shard(local);
                 let is_wanted = |hash| Placement::new(3, NEW).first(hash) == shard;
-                let page = items_at(old, NOW, local, &ranges, values, &is_wanted);
+                let page = Copied::new(old, NOW, local).items_at(&ranges, values, &is_wanted);
                 Reply::Items(page.unwrap())
             }
         }

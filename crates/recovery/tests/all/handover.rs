@@ -6,7 +6,7 @@ use trefoil_layout::data::DataEntry;
 use trefoil_layout::op::{Action, Expected, Mutation, Outcome, Rejection};
 use trefoil_layout::{Placement, ShardMap, Version, epoch};
 use trefoil_recovery::mutants::{self, Mutant};
-use trefoil_recovery::{Data, Handover, Question, Reply, items_at, shard_states};
+use trefoil_recovery::{Copied, Data, Handover, Question, Reply, shard_states};
 use trefoil_region::WordBuffer;
 use trefoil_store::{Access, Now, Position, Regions, Store, StoreConfig};
 
@@ -162,7 +162,7 @@ impl Move {
             } => {
                 assert!(places.len() <= self.ranges_max, "{places:?}");
                 assert!(values || places.len() == 1, "{places:?}");
-                let page = items_at(&self.old, NOW, shard, &places, values, &|_| true);
+                let page = Copied::new(&self.old, NOW, shard).items_at(&places, values, &|_| true);
                 let mut page = page.unwrap();
                 if values && self.forgets > 0 {
                     self.forgets -= 1;

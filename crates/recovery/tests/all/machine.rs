@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use trefoil_layout::data::DataEntry;
 use trefoil_layout::op::{Action, Mutation, Outcome, Rejection};
 use trefoil_layout::{KeyHasher, Placement, ShardMap, Version, epoch};
-use trefoil_recovery::{Answer, Ask, Data, Ended, Recovery, items, standing};
+use trefoil_recovery::{Answer, Ask, Copied, Data, Ended, Recovery, standing};
 use trefoil_region::WordBuffer;
 use trefoil_store::{Access, Now, PLACES, Position, Regions, Store, StoreConfig};
 
@@ -134,7 +134,9 @@ impl Cohort {
                     0 => until,
                     _ => until.min(from.saturating_add(self.second_places_max)),
                 };
-                let page = items(store, NOW, shard, from..until, values).unwrap();
+                let page = Copied::new(store, NOW, shard)
+                    .items(from..until, values)
+                    .unwrap();
                 let what = if values { "values" } else { "held" };
                 (what, Answer::Items(page))
             }
@@ -621,7 +623,9 @@ fn nonsense_is_an_error() {
         panic!("the second peer is asked for what it holds");
     };
     for next in [from, until + 1] {
-        let mut page = items(&cohort.peers[1], NOW, cohort.local[2], from..until, false).unwrap();
+        let mut page = Copied::new(&cohort.peers[1], NOW, cohort.local[2])
+            .items(from..until, false)
+            .unwrap();
         page.next = next;
         let answer = machine.answer(1, Answer::Items(page), &cohort.lost, NOW);
         assert!(answer.is_err(), "{next}");

@@ -18,7 +18,7 @@ use trefoil_layout::Version;
 use trefoil_layout::limits::FLOOR_AHEAD_NS_MAX;
 use trefoil_layout::op::Found;
 use trefoil_recovery::mutants::{self, Mutant};
-use trefoil_recovery::{Handover, Question, Reply, ShardState, items_at, shard_states};
+use trefoil_recovery::{Copied, Handover, Question, Reply, ShardState, shard_states};
 use trefoil_region::WordBuffer;
 
 /// What a question or an answer takes.
@@ -255,7 +255,8 @@ impl Process {
                 },
             ) => {
                 let now = self.now(net);
-                let page = items_at(&self.store, now, *shard, places, *values, &|_| true);
+                let page =
+                    Copied::new(&self.store, now, *shard).items_at(places, *values, &|_| true);
                 let mut page = page.expect("one that has ended is asked nothing");
                 let is_first = !to.is_again && !to.has_forgotten;
                 if *values && is_first && net.is_struck(FORGOTTEN) {

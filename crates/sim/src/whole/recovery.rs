@@ -11,7 +11,7 @@ use std::sync::Arc;
 use trefoil_driver::Topology;
 use trefoil_layout::limits::FLOOR_AHEAD_NS_MAX;
 use trefoil_recovery::mutants::{self, Mutant};
-use trefoil_recovery::{Answer, Ask, Ended, Recovery};
+use trefoil_recovery::{Answer, Ask, Copied, Ended, Recovery};
 use trefoil_region::WordBuffer;
 use trefoil_store::PLACES;
 
@@ -289,7 +289,7 @@ fn answer(net: &Net, peer: &Process, shard: u32, ask: &Ask) -> Option<Answer<Vec
             let len = 1 + net.rng.below(PLACES.end);
             let places = *from..(*until).min(from + len);
             let now = peer.now(net);
-            Answer::Items(trefoil_recovery::items(store, now, shard, places, *values)?)
+            Answer::Items(Copied::new(store, now, shard).items(places, *values)?)
         }
         Ask::Long { key, version } => {
             let mut bytes = WordBuffer::default();

@@ -13,7 +13,7 @@ use trefoil_driver::Topology;
 use trefoil_layout::op::Found;
 use trefoil_layout::{Placement, Version, control};
 use trefoil_recovery::mutants::{self, Mutant};
-use trefoil_recovery::{Notes, Question, Reply, What as Wanted, items_at, shard_states};
+use trefoil_recovery::{Copied, Notes, Question, Reply, What as Wanted, shard_states};
 use trefoil_region::WordBuffer;
 
 /// One that was not heard of for so long is given up.
@@ -170,7 +170,9 @@ impl Process {
                 }
                 let new: Placement = of.placement();
                 let is_wanted = |hash| new.first(hash) == of.shard(*local);
-                items_at(store, now, *local, &ranges, *values, &is_wanted).map(Reply::Items)
+                Copied::new(store, now, *local)
+                    .items_at(&ranges, *values, &is_wanted)
+                    .map(Reply::Items)
             }
             Wanted::Question(Question::Long { key, version }) => {
                 let mut bytes = WordBuffer::default();
