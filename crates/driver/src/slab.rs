@@ -15,6 +15,8 @@ use trefoil_layout::op::{Found, LookupAnswer};
 
 /// Bits of a token that name the message; those above name the operation's place.
 const MESSAGE_BITS: u32 = 40;
+/// Timers among which it is not worth looking for those of operations that have ended.
+const TIMERS_SWEPT_MIN: usize = 1024;
 
 /// See the module. A place is named by its number; places are used again.
 #[derive(Debug, Default)]
@@ -27,6 +29,9 @@ pub(crate) struct Slab {
     pub(crate) done: VecDeque<u32>,
     /// Time, place, and the life of the place that it was set for.
     timers: BinaryHeap<Reverse<(u64, u32, u32)>>,
+    /// How many there are when those of operations that have ended are dropped next. Each
+    /// stays until its deadline else, behind one that waits so long.
+    sweeps_at: usize,
     next_message: u64,
     /// Answers to operations that are over.
     pub(crate) late: Late,
@@ -138,8 +143,21 @@ impl Slab {
     pub(crate) fn set_timer(&mut self, at: u32, op: &Op) {
         // Whoever waits for an operation looks at its time anyway.
         if op.wake_ns != u64::MAX && op.owner != Owner::Waiter {
+            if self.timers.len() >= self.sweeps_at.max(TIMERS_SWEPT_MIN) {
+                self.sweep_timers();
+            }
             self.timers.push(Reverse((op.wake_ns, at, op.life)));
         }
+    }
+
+    #[cold]
+    fn sweep_timers(&mut self) {
+        let ops = &self.ops;
+        self.timers.retain(|Reverse((at_ns, at, life))| {
+            let op = ops.get(*at as usize).and_then(Option::as_deref);
+            op.is_some_and(|op| op.life == *life && op.wake_ns == *at_ns)
+        });
+        self.sweeps_at = 2 * self.timers.len();
     }
 
     /// Makes those ready whose time has come.
@@ -307,4 +325,34 @@ impl Op {
 fn keep(buffer: &mut trefoil_region::WordBuffer, bytes: &[u8]) {
     buffer.prepare(bytes.len());
     buffer.bytes_mut().copy_from_slice(bytes);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trefoil_layout::Placement;
+
+    /// One that waits till its deadline, and others that end at once.
+    #[test]
+    fn timers_of_what_has_ended_are_dropped() {
+        let mut slab = Slab::default();
+        let cohort = Placement::new(3, 3).cohort_of_shard(0);
+        let begin = |slab: &mut Slab, wake_ns| {
+            let (at, mut op) = slab.admit(cohort);
+            (op.owner, op.wake_ns) = (Owner::Token(1), wake_ns);
+            slab.set_timer(at, &op);
+            slab.put(at, op);
+            at
+        };
+        let waits = begin(&mut slab, 1_000);
+        for wake_ns in 1_001..100_000 {
+            let at = begin(&mut slab, wake_ns);
+            slab.release(at);
+            assert_eq!(slab.next_timer_ns(), 1_000);
+        }
+        assert!(slab.timers.len() <= 2 * TIMERS_SWEPT_MIN);
+        slab.expire(1_000);
+        assert_eq!(slab.next_ready(), Some(waits));
+        assert_eq!(slab.next_timer_ns(), u64::MAX);
+    }
 }
