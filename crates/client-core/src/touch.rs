@@ -106,7 +106,8 @@ impl TouchBuffer {
     /// should be sent before it.
     #[inline]
     pub fn mutated(&mut self) -> Option<TouchBatch<'_>> {
-        self.mutation_count += 1;
+        // A client may write for months and read nothing here.
+        self.mutation_count = self.mutation_count.saturating_add(1);
         (self.mutation_count >= MUTATIONS_MAX && self.count() > 0).then(|| self.take())
     }
 
@@ -167,6 +168,15 @@ mod tests {
             assert_eq!(buffer.mutated(), None);
         }
         assert_eq!(buffer.mutated().unwrap().slots, [6]);
+    }
+
+    #[test]
+    fn who_only_writes_does_so_for_ever() {
+        let mut buffer = TouchBuffer::new(1);
+        buffer.mutation_count = u32::MAX;
+        assert_eq!(buffer.mutated(), None);
+        buffer.touch(2, 5);
+        assert_eq!(buffer.mutated().unwrap().slots, [5]);
     }
 
     #[test]
