@@ -60,6 +60,8 @@ pub(crate) struct Shared {
     changes: AtomicU64,
     pub(crate) rpc: Arc<Rpc>,
     clients: AtomicUsize,
+    /// Which server of the address has answered last: the others may hang.
+    answered: AtomicUsize,
     pub(crate) census: Arc<Census>,
     pub(crate) silent: Silent,
     pub(crate) hushed: Hushed,
@@ -94,9 +96,10 @@ impl Cell {
             CellLocation::Etcd(etcd) => Some(EtcdSource::open(etcd)?),
             _ => None,
         };
+        let answered = AtomicUsize::new(0);
         let (config, owner) = match &etcd {
             Some(etcd) => (etcd.first(&rpc)?, None),
-            None => load(&rpc, address, &location)?,
+            None => load(&rpc, address, &location, &answered)?,
         };
         Ok(Cell {
             inner: Arc::new(Shared {
@@ -109,6 +112,7 @@ impl Cell {
                 changes: AtomicU64::new(0),
                 rpc,
                 clients: AtomicUsize::new(0),
+                answered,
                 census: Arc::default(),
                 silent: Silent::default(),
                 hushed: Hushed::default(),
@@ -293,7 +297,7 @@ impl Shared {
         let _loading = self.loading.lock().unwrap_or_else(|e| e.into_inner());
         let fresh = match &self.etcd {
             Some(etcd) => etcd.next(&self.rpc, &self.config())?,
-            None => load(&self.rpc, &self.address, &self.location)?.0,
+            None => load(&self.rpc, &self.address, &self.location, &self.answered)?.0,
         };
         let mut known = self.topology.write().unwrap_or_else(|e| e.into_inner());
         if fresh.topology_id() != known.id() && !fresh.topology_id().is_followed_by(known.id()) {
@@ -318,11 +322,12 @@ impl Shared {
 }
 
 /// The configuration, and the user id of the cell's owner if its place in the file
-/// system says it.
+/// system says it. `answered` is which of several servers has answered last.
 fn load(
     rpc: &Rpc,
     address: &str,
     location: &CellLocation,
+    answered: &AtomicUsize,
 ) -> Result<(CellConfig, Option<u32>), ConnectError> {
     match location {
         CellLocation::Directory(path) => {
@@ -335,10 +340,12 @@ fn load(
             address: server,
             owner,
         } => {
-            let config = load_from_servers(rpc, address, std::slice::from_ref(server))?;
+            let config = load_from_servers(rpc, address, std::slice::from_ref(server), answered)?;
             Ok((config, Some(*owner)))
         }
-        CellLocation::Servers(servers) => Ok((load_from_servers(rpc, address, servers)?, None)),
+        CellLocation::Servers(servers) => {
+            Ok((load_from_servers(rpc, address, servers, answered)?, None))
+        }
         CellLocation::Etcd(etcd) => Err(ConnectError::EtcdLeftOut(etcd.to_string())),
     }
 }
@@ -361,15 +368,20 @@ fn reached_by(mut config: CellConfig, server: &RpcAddress) -> CellConfig {
     config
 }
 
+/// Asks the one first that has answered last: each one that hangs takes all of its patience.
 fn load_from_servers(
     rpc: &Rpc,
     address: &str,
     servers: &[RpcAddress],
+    answered: &AtomicUsize,
 ) -> Result<CellConfig, ConnectError> {
     rpc.runtime().map_err(ConnectError::Runtime)?;
     let mut reason = "the address names no server".to_owned();
     let (mut is_refusal, mut no_cell, mut handshake) = (false, None, None);
-    for server in servers {
+    let first = answered.load(Ordering::Relaxed);
+    for turn in 0..servers.len() {
+        let at = (first + turn) % servers.len();
+        let server = &servers[at];
         let mut is_other = false;
         (is_refusal, handshake) = (false, None);
         let answer = rpc.open(server).and_then(|mut client| {
@@ -386,6 +398,7 @@ fn load_from_servers(
         });
         match answer {
             Ok(response) => {
+                answered.store(at, Ordering::Relaxed);
                 let config = response.into_inner().config.unwrap_or_default();
                 let config = trefoil_cell::decode_config(&config);
                 return match config {

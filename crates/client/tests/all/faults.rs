@@ -270,3 +270,20 @@ fn what_one_client_does_not_reach_is_not_away_for_all() {
     }
     std::fs::rename(&aside, &real.fabric).unwrap();
 }
+
+/// The first of the servers that an address names hangs: it is asked once, and whoever has
+/// answered last is asked first from then on.
+#[test]
+fn a_server_that_hangs_is_not_asked_each_time() {
+    let hangs = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let fake = Fake::start(Script::new(Mode::R1, |_| Box::pin(async { Ok(applied()) })));
+    let first = hangs.local_addr().unwrap();
+    let address = format!("trefoil://{first},{}", fake.address);
+    let cell = Cell::connect(&address).unwrap();
+    for _ in 0..2 {
+        cell.learn().unwrap();
+    }
+    hangs.set_nonblocking(true).unwrap();
+    let asked = std::iter::from_fn(|| hangs.accept().ok()).count();
+    assert_eq!(asked, 1);
+}
