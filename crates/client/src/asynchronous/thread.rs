@@ -19,6 +19,9 @@ const IN_FLIGHT_MAX: usize = 512;
 const TOUCH_NS: u64 = 50_000_000;
 /// Patience with what was sent, when somebody waits for it or the last user has gone.
 const FINISH_PATIENCE: Duration = Duration::from_secs(2);
+/// How long nothing begins for the sake of connections that are being made: a replica that
+/// hangs is not waited for by those who have a quorum without it.
+const GREETING_NS: u64 = 200_000_000;
 /// How often the queue is looked at while nothing of it begins, so that what waits
 /// there ends by its deadline.
 const HELD_LOOK_NS: u64 = 5_000_000;
@@ -34,6 +37,7 @@ struct Worker {
     /// The connections that the client began with are waited for: nothing begins
     /// meanwhile.
     is_greeting: bool,
+    greets_until_ns: u64,
     /// Somebody waits for all that was begun before: nothing begins meanwhile.
     finishing: Option<Finishing>,
     published: Option<(u64, u64)>,
@@ -62,6 +66,7 @@ pub(super) fn run(cell: &Cell, options: Options, queue: &Arc<Queue>, views: &Arc
         free: Vec::new(),
         in_flight: 0,
         is_greeting: true,
+        greets_until_ns: time::monotonic_ns().saturating_add(GREETING_NS),
         finishing: None,
         published: None,
         touches_at_ns: 0,
@@ -120,7 +125,8 @@ impl Worker {
         });
         self.in_flight -= ended;
         self.give_up_dropped();
-        self.is_greeting &= self.client.is_connecting();
+        self.is_greeting &=
+            self.client.is_connecting() && time::monotonic_ns() < self.greets_until_ns;
         if !self.is_greeting {
             self.publish();
         }

@@ -458,3 +458,33 @@ fn deadlines_hold_while_what_was_sent_is_waited_for() {
     };
     assert!((0..ROUNDS).any(|_| ends_in_time()));
 }
+
+/// One of three hangs: the other two are a quorum, from the first operation on.
+#[test]
+fn a_replica_that_hangs_is_not_waited_for() {
+    let home = tempfile::tempdir().unwrap();
+    let socket = home.path().join("fabric");
+    let _hangs = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let script = Script::new(Mode::R32, |_| {
+        Box::pin(async {
+            Ok(trefoil_rpc::encode_ack(&Ack {
+                epoch: 1,
+                outcome: Outcome::Applied,
+            }))
+        })
+    });
+    let fake = Fake::start_with(script, |config| {
+        config.backends[2].fabric_socket = Some(socket);
+    });
+    let is_stored_in_time = || {
+        // What one client learns of it others are not to know.
+        let cell = Cell::connect(&fake.address).unwrap();
+        let client = cell.async_client(Options {
+            deadline: Duration::from_millis(900),
+            ..Options::default()
+        });
+        let set = block_on(client.set(b"key", b"value", SetOptions::default()));
+        matches!(set, Ok(Mutated::Stored { .. }))
+    };
+    assert!((0..ROUNDS).any(|_| is_stored_in_time()));
+}

@@ -60,12 +60,18 @@ struct Service {
 
 impl Fake {
     pub(crate) fn start(script: Script) -> Fake {
+        Fake::start_with(script, |_| {})
+    }
+
+    /// The same with a configuration that a test changes.
+    pub(crate) fn start_with(script: Script, change: impl FnOnce(&mut CellConfig)) -> Fake {
         let runtime = Runtime::new().unwrap();
         let listener = runtime
             .block_on(tokio::net::TcpListener::bind("127.0.0.1:0"))
             .unwrap();
         let address = listener.local_addr().unwrap();
-        let config = config(script.mode, address);
+        let mut config = config(script.mode, address);
+        change(&mut config);
         let service = Service {
             script,
             config: Arc::new(Mutex::new(Some(config))),
