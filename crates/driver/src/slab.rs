@@ -15,6 +15,9 @@ use trefoil_layout::op::{Found, LookupAnswer};
 
 /// Bits of a token that name the message; those above name the operation's place.
 const MESSAGE_BITS: u32 = 40;
+/// Free places that keep their operation's memory. Others give it back: a backend that hangs may
+/// have had any number of operations wait at the same time.
+const FREE_KEPT_MAX: usize = 1024;
 /// Timers among which it is not worth looking for those of operations that have ended.
 const TIMERS_SWEPT_MIN: usize = 1024;
 
@@ -45,7 +48,10 @@ impl Slab {
     pub(crate) fn admit(&mut self, cohort: Cohort) -> (u32, Box<Op>) {
         self.used += 1;
         if let Some(at) = self.free.pop() {
-            let mut op = self.take(at);
+            let mut op = match self.ops[at as usize].take() {
+                Some(op) => op,
+                None => Box::new(Op::new(cohort)),
+            };
             op.cohort = cohort;
             return (at, op);
         }
@@ -92,6 +98,9 @@ impl Slab {
     pub(crate) fn release(&mut self, at: u32) {
         if let Some(op) = self.get_mut(at) {
             op.clear();
+            if self.free.len() >= FREE_KEPT_MAX {
+                self.ops[at as usize] = None;
+            }
             self.free.push(at);
             self.used -= 1;
         }
@@ -354,5 +363,25 @@ mod tests {
         slab.expire(1_000);
         assert_eq!(slab.next_ready(), Some(waits));
         assert_eq!(slab.next_timer_ns(), u64::MAX);
+    }
+
+    /// Many operations at once, and never again.
+    #[test]
+    fn a_burst_leaves_no_memory_behind() {
+        const COUNT: usize = 4 * FREE_KEPT_MAX;
+        let mut slab = Slab::default();
+        let cohort = Placement::new(3, 3).cohort_of_shard(0);
+        for _ in 0..2 {
+            for _ in 0..COUNT {
+                let (at, op) = slab.admit(cohort);
+                slab.put(at, op);
+            }
+            assert_eq!((slab.used, slab.places()), (COUNT, COUNT));
+            for at in 0..COUNT as u32 {
+                slab.release(at);
+            }
+            let kept = slab.ops.iter().flatten().count();
+            assert_eq!((slab.used, kept), (0, FREE_KEPT_MAX));
+        }
     }
 }

@@ -36,6 +36,10 @@ impl<H: Host> Driver<H> {
     /// Goes on with the operation at `at`. The time is told once: what decides
     /// about leases is looked at where they are.
     pub(crate) fn step(&mut self, at: u32, now: u64) {
+        if self.slab.get(at).is_none() {
+            // It was abandoned, and its place has given its memory back.
+            return;
+        }
         let mut op = self.slab.take(at);
         op.is_queued = false;
         if op.outcome.is_some() || matches!(op.machine, Machine::Idle) {

@@ -150,3 +150,12 @@ fn what_was_called_for_before_a_move_is_answered_after_it() {
     client.pass(10);
     client.is_stored();
 }
+
+/// As many as leave no memory behind, and an operation after them.
+#[test]
+fn lookups_that_are_abandoned_are_over() {
+    let mut client = Client::new(Mode::R32, &[Connects::Near; 3]);
+    client.begin_and_abandon(3_000);
+    client.pass(10);
+    client.set(b"key");
+}

@@ -215,6 +215,20 @@ impl Client {
         self.at = begun.expect_err("nothing is mapped");
     }
 
+    /// So many lookups are begun, and abandoned before they have ended.
+    pub(crate) fn begin_and_abandon(&mut self, count: u64) {
+        let now = self.world.now_ns.get();
+        let limits = self.driver.limits(now);
+        for token in 0..count {
+            let owner = Owner::Token(token);
+            let begun = self.driver.get(KEY, now, limits, Purpose::Use, owner);
+            begun.expect_err("nothing is mapped");
+        }
+        for token in 0..count {
+            self.driver.abandon(token);
+        }
+    }
+
     /// A SET that two have acknowledged.
     #[track_caller]
     pub(crate) fn set(&mut self, key: &[u8]) {
