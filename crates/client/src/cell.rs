@@ -6,12 +6,13 @@ use crate::client::Client;
 use crate::error::ConnectError;
 use crate::etcd::EtcdSource;
 use crate::list::Silent;
+use crate::loading::Loading;
 use crate::reaches::Reaches;
 use crate::rpc::{Rpc, is_no_grpc, is_refused};
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, RwLock};
 use std::time::Duration;
 use trefoil_cell::{
     CellAddress, CellConfig, CellLocation, ConfigStore as _, DirectoryStore, Mode, RpcAddress,
@@ -53,9 +54,8 @@ pub(crate) struct Shared {
     /// directory or a socket says who that is.
     pub(crate) servers: UserPolicy,
     topology: RwLock<Arc<Topology>>,
-    /// Held while the configuration is loaded: of two that load it, the one that
-    /// began later has the last word.
-    loading: Mutex<()>,
+    /// Of two that load the configuration, the one that began later has the last word.
+    loading: Loading<Result<Arc<Topology>, Arc<ConnectError>>>,
     /// How often the known topology has changed.
     changes: AtomicU64,
     pub(crate) rpc: Arc<Rpc>,
@@ -108,7 +108,7 @@ impl Cell {
                 etcd,
                 servers: owner.map_or(UserPolicy::SameUser, |id| UserPolicy::Listed(vec![id])),
                 topology: RwLock::new(Arc::new(Topology::new(Arc::new(config)))),
-                loading: Mutex::default(),
+                loading: Loading::default(),
                 changes: AtomicU64::new(0),
                 rpc,
                 clients: AtomicUsize::new(0),
@@ -292,9 +292,16 @@ impl Shared {
         Arc::clone(self.topology().config())
     }
 
-    /// Loads the configuration anew; an older one of the same life is ignored.
+    /// Loads the configuration anew; an older one of the same life is ignored. Of a
+    /// process's clients those that ask while it is loaded have one more load together.
     pub(crate) fn learn(&self) -> Result<Arc<Topology>, ConnectError> {
-        let _loading = self.loading.lock().unwrap_or_else(|e| e.into_inner());
+        let load = || self.load().map_err(Arc::new);
+        self.loading
+            .load(load)
+            .map_err(|error| Arc::try_unwrap(error).unwrap_or_else(ConnectError::Shared))
+    }
+
+    fn load(&self) -> Result<Arc<Topology>, ConnectError> {
         let fresh = match &self.etcd {
             Some(etcd) => etcd.next(&self.rpc, &self.config())?,
             None => load(&self.rpc, &self.address, &self.location, &self.answered)?.0,

@@ -1,5 +1,6 @@
 //! What can go wrong, in the caller's words.
 
+use std::sync::Arc;
 use trefoil_cell::{AddressError, ConfigStoreError, WireError};
 use trefoil_client_core::get::GetFailure;
 use trefoil_layout::Version;
@@ -70,6 +71,9 @@ pub enum ConnectError {
     /// No runtime for RPC could be started.
     #[error("cannot start the RPC runtime: {0}")]
     Runtime(std::io::Error),
+    /// What befell one look at the configuration, for several threads that had waited for it.
+    #[error(transparent)]
+    Shared(Arc<ConnectError>),
 }
 
 impl ConnectError {
@@ -84,6 +88,7 @@ impl ConnectError {
             ConnectError::Unreachable { is_refusal, .. } => !is_refusal,
             // One that is ending closes connections before it answers, too.
             ConnectError::NoCell { .. } => true,
+            ConnectError::Shared(error) => error.is_absence(),
             _ => false,
         }
     }

@@ -31,6 +31,7 @@
 //! | `submit` | operations that a later poll completes |
 //! | `asynchronous` | the same for tasks: a thread, a queue, reads in place |
 //! | `host` | connections and configurations for the driver |
+//! | `loading` | one look at the configuration for all threads that wait for it |
 //! | `port`, `rpc` | the carriers: shared memory, an engine, gRPC |
 //! | `engines` | which engines there are, and what they have counted |
 //! | `pulse` | whether this process has paused: a thread that wakes ten times a second |
@@ -53,6 +54,7 @@ mod get_now;
 mod host;
 mod item_use;
 mod list;
+mod loading;
 mod look;
 mod mutate;
 mod owned;

@@ -15,6 +15,7 @@ type Answer<T> = Pin<Box<dyn Future<Output = Result<T, Status>> + Send>>;
 type OnMutate = dyn Fn(v1::MutateRequest) -> Answer<v1::MutateResponse> + Send + Sync;
 type OnLookup = dyn Fn(v1::LookupRequest) -> Answer<v1::LookupResponse> + Send + Sync;
 type OnPing = dyn Fn() -> Answer<v1::PingResponse> + Send + Sync;
+type OnConfig = dyn Fn() -> Answer<()> + Send + Sync;
 type OnTouch = dyn Fn(v1::TouchRequest) + Send + Sync;
 type OnList = dyn Fn(v1::ListRequest) -> Result<v1::ListResponse, Status> + Send + Sync;
 type OnFlush = dyn Fn(v1::FlushRequest) -> Result<v1::FlushResponse, Status> + Send + Sync;
@@ -25,6 +26,8 @@ pub(crate) struct Script {
     pub(crate) on_mutate: Box<OnMutate>,
     pub(crate) on_lookup: Box<OnLookup>,
     pub(crate) on_ping: Box<OnPing>,
+    /// Before it tells its configuration.
+    pub(crate) on_config: Box<OnConfig>,
     pub(crate) on_touch: Box<OnTouch>,
     pub(crate) on_flush: Box<OnFlush>,
     pub(crate) on_list: Box<OnList>,
@@ -40,6 +43,7 @@ impl Script {
             on_mutate: Box::new(on_mutate),
             on_lookup: Box::new(|_| Box::pin(async { Err(Status::unimplemented("not asked")) })),
             on_ping: Box::new(|| Box::pin(async { Ok(v1::PingResponse {}) })),
+            on_config: Box::new(|| Box::pin(async { Ok(()) })),
             on_touch: Box::new(|_| {}),
             on_flush: Box::new(|_| Err(Status::unimplemented("not in this test"))),
             on_list: Box::new(|_| Err(Status::unimplemented("not in this test"))),
@@ -145,6 +149,7 @@ impl v1::trefoil_server::Trefoil for Service {
         &self,
         _: Request<v1::ConfigRequest>,
     ) -> Result<Response<v1::ConfigResponse>, Status> {
+        (self.script.on_config)().await?;
         let config = self.config.lock().unwrap();
         Ok(Response::new(v1::ConfigResponse {
             begun: Vec::new(),

@@ -5,6 +5,8 @@ use crate::fake::{Fake, Script};
 use crate::real::Real;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::time::{ClockId, clock_gettime};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use trefoil_cell::Mode;
@@ -13,6 +15,9 @@ use trefoil_client::{
     UNREACHABLE,
 };
 use trefoil_layout::op::{Ack, Outcome, Rejection};
+
+/// Tries of what a busy machine may spoil.
+const ROUNDS: usize = 10;
 
 fn options() -> Options {
     Options {
@@ -286,4 +291,41 @@ fn a_server_that_hangs_is_not_asked_each_time() {
     hangs.set_nonblocking(true).unwrap();
     let asked = std::iter::from_fn(|| hangs.accept().ok()).count();
     assert_eq!(asked, 1);
+}
+
+/// Many clients of one process look for the configuration while it is being loaded: that is
+/// one more load, not one for each.
+#[test]
+fn those_who_look_at_the_same_time_load_once() {
+    const CLIENTS: usize = 16;
+    let loads = Arc::new(AtomicUsize::new(0));
+    let held = Arc::new(tokio::sync::Semaphore::new(1));
+    let mut script = Script::new(Mode::R1, |_| Box::pin(async { Ok(applied()) }));
+    let (counted, gate) = (Arc::clone(&loads), Arc::clone(&held));
+    script.on_config = Box::new(move || {
+        counted.fetch_add(1, Ordering::SeqCst);
+        let gate = Arc::clone(&gate);
+        Box::pin(async move {
+            drop(gate.acquire().await);
+            Ok(())
+        })
+    });
+    let fake = Fake::start(script);
+    let cell = Cell::connect(&fake.address).unwrap();
+    let load_count = || {
+        loads.store(0, Ordering::SeqCst);
+        let hold = held.try_acquire().unwrap();
+        std::thread::scope(|scope| {
+            let learn = || cell.learn().map(drop);
+            let looks: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(learn)).collect();
+            // All have begun to wait by then, unless the machine is busy.
+            std::thread::sleep(Duration::from_millis(200));
+            drop(hold);
+            for look in looks {
+                look.join().unwrap().unwrap();
+            }
+        });
+        loads.load(Ordering::SeqCst)
+    };
+    assert!((0..ROUNDS).any(|_| load_count() <= 2));
 }
