@@ -15,11 +15,13 @@ pub(crate) use without::EtcdSource;
 mod with {
     use crate::error::ConnectError;
     use crate::rpc::Rpc;
-    use crate::served::{Unanswered, ask};
+    use crate::served::{Served, Unanswered, ask_all};
+    use std::ops::ControlFlow;
     use std::sync::Mutex;
     use std::time::{Duration, Instant};
     use trefoil_cell::{
-        CellConfig, ConfigStore as _, ConfigStoreError, EtcdAddress, EtcdSettings, EtcdStore,
+        BackendConfig, CellConfig, ConfigStore as _, ConfigStoreError, EtcdAddress, EtcdSettings,
+        EtcdStore, RpcAddress,
     };
     use trefoil_layout::TopologyId;
 
@@ -89,23 +91,25 @@ mod with {
                 _ => None,
             };
             let mut served = None;
-            for address in known.backends.iter().flat_map(|b| b.addresses.first()) {
-                let Ok(answer) = ask(rpc, address, ASK_PATIENCE) else {
-                    continue;
+            // Whoever hangs is waited for only while nobody knows anything newer.
+            let newer = ask_all(rpc, addresses(known), ASK_PATIENCE, |answer| {
+                let Ok(Served { config, .. }) = answer else {
+                    return ControlFlow::Continue(());
                 };
-                let config = answer.config;
-                if known.is_older_than(&config) {
-                    return Ok(config);
-                }
-                if let Some(anew) = anew
-                    && anew == config.topology_id()
-                {
-                    self.store.believe(&config);
-                    return Ok(config);
+                let is_newer = known.is_older_than(&config);
+                if is_newer || anew == Some(config.topology_id()) {
+                    return ControlFlow::Break((config, is_newer));
                 }
                 if config.topology_id() == known.topology_id() {
                     served = Some(config);
                 }
+                ControlFlow::Continue(())
+            });
+            if let Some((config, is_newer)) = newer {
+                if !is_newer {
+                    self.store.believe(&config);
+                }
+                return Ok(config);
             }
             match (served, failure) {
                 (Some(served), _) => Ok(served),
@@ -174,14 +178,21 @@ mod with {
     /// has refused, why.
     fn first_answer(rpc: &Rpc, config: &CellConfig) -> Result<CellConfig, Option<Unanswered>> {
         let mut refused = None;
-        for address in config.backends.iter().flat_map(|b| b.addresses.first()) {
-            match ask(rpc, address, ASK_PATIENCE) {
-                Ok(served) => return Ok(served.config),
+        let served = ask_all(rpc, addresses(config), ASK_PATIENCE, |answer| {
+            match answer {
+                Ok(served) => return ControlFlow::Break(served.config),
                 Err(why) if why.handshake.is_some() || why.is_refusal => refused = Some(why),
                 Err(_) => {}
             }
-        }
-        Err(refused)
+            ControlFlow::Continue(())
+        });
+        served.ok_or(refused)
+    }
+
+    /// Where each backend is asked.
+    fn addresses(config: &CellConfig) -> impl Iterator<Item = RpcAddress> {
+        let first = |backend: &BackendConfig| backend.addresses.first().cloned();
+        config.backends.iter().filter_map(first)
     }
 
     fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

@@ -2,9 +2,11 @@
 
 use crate::cell::CONNECT_PATIENCE;
 use crate::rpc::{Rpc, is_refused};
+#[cfg(feature = "etcd")]
+use std::ops::ControlFlow;
 use std::time::Duration;
 use trefoil_cell::{CellConfig, Incarnations, RpcAddress};
-use trefoil_rpc::v1;
+use trefoil_rpc::{Client, failure_text, v1};
 use trefoil_tls::{HandshakeError, Tls};
 
 /// What a process with backends serves.
@@ -70,35 +72,82 @@ impl From<String> for Unanswered {
     }
 }
 
-pub(crate) fn ask(
+/// Asks the server at each address, all at once, for those who want to know what the first
+/// of them says that suits: `on` takes the answers as they come, until one breaks off.
+/// Those that hang cost their patience once, and nothing where another one suits.
+#[cfg(feature = "etcd")]
+pub(crate) fn ask_all<T: Send>(
     rpc: &Rpc,
-    address: &RpcAddress,
+    addresses: impl Iterator<Item = RpcAddress>,
     patience: Duration,
-) -> Result<Served, Unanswered> {
-    let mut client = rpc.open(address)?;
-    let (mut handshake, mut is_refusal) = (None, false);
-    let call = async {
-        let answer = client.config(v1::ConfigRequest {}).await;
-        if let Err(status) = &answer {
+    mut on: impl FnMut(Result<Served, Unanswered>) -> ControlFlow<T> + Send,
+) -> Option<T> {
+    let clients: Vec<_> = addresses.map(|address| rpc.open(&address)).collect();
+    let found = rpc.block_on(async {
+        let mut asked = tokio::task::JoinSet::new();
+        for client in clients {
+            asked.spawn(async move { served_by(client?, patience).await });
+        }
+        while let Some(answer) = asked.join_next().await {
+            let died = |_| Err("the call panicked".to_owned().into());
+            if let ControlFlow::Break(found) = on(answer.unwrap_or_else(died)) {
+                return Some(found);
+            }
+        }
+        None
+    });
+    found.ok().flatten()
+}
+
+fn ask(rpc: &Rpc, address: &RpcAddress, patience: Duration) -> Result<Served, Unanswered> {
+    let client = rpc.open(address)?;
+    rpc.block_on(served_by(client, patience))?
+}
+
+async fn served_by(mut client: Client, patience: Duration) -> Result<Served, Unanswered> {
+    let call = client.config(v1::ConfigRequest {});
+    let answer = match tokio::time::timeout(patience, call).await {
+        Ok(answer) => answer.map_err(|status| {
             // One that was broken off may have been on its way through a busy moment.
             let is_other = |why: &&HandshakeError| matches!(why, HandshakeError::Other { .. });
-            let why = trefoil_rpc::handshake_error(status);
-            handshake = why.filter(|why| !is_other(why)).cloned();
-            is_refusal = is_refused(status);
-        }
-        answer
+            let handshake = trefoil_rpc::handshake_error(&status);
+            Unanswered {
+                why: failure_text(&status),
+                handshake: handshake.filter(|why| !is_other(why)).cloned(),
+                is_refusal: is_refused(&status),
+            }
+        }),
+        Err(_) => Err(format!("no answer within {} ms", patience.as_millis()).into()),
     };
-    let answer = rpc.wait(call, patience);
-    let answer = answer.map_err(|why| Unanswered {
-        why,
-        handshake,
-        is_refusal,
-    })?;
-    let answer = answer.into_inner();
+    let answer = answer?.into_inner();
     let config = trefoil_cell::decode_config(&answer.config.unwrap_or_default());
     let begun = answer.begun.into_iter();
     Ok(Served {
         config: config.map_err(|error| error.to_string())?,
         begun: begun.map(|b| (b.backend, b.incarnation)).collect(),
     })
+}
+
+#[cfg(all(test, feature = "etcd"))]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn who_answers_is_not_heard_behind_those_who_hang() {
+        const PATIENCE: Duration = Duration::from_secs(60);
+        let bind = || TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = |listener: &TcpListener| RpcAddress::Tcp {
+            host: "127.0.0.1".to_owned(),
+            port: listener.local_addr().unwrap().port(),
+        };
+        // They take connections, and say nothing.
+        let hang: [TcpListener; 4] = std::array::from_fn(|_| bind());
+        let gone = address(&bind());
+        let rpc = Rpc::new(PATIENCE, None);
+        let addresses = hang.iter().map(address).chain([gone]);
+        let first = ask_all(&rpc, addresses, PATIENCE, ControlFlow::Break);
+        let why = first.unwrap().unwrap_err().why;
+        assert!(why.contains("refused"), "{why}");
+    }
 }
