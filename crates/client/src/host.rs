@@ -69,6 +69,45 @@ impl Mailbox {
     }
 }
 
+/// What a thread is to bring. Something comes whatever becomes of the thread, also if it
+/// panics or there is none: the driver does not begin again what it believes under way.
+struct Owed {
+    mailbox: Arc<Mailbox>,
+    bell: Arc<Bell>,
+    event: Option<Event<ClientPort>>,
+}
+
+impl Owed {
+    /// Has `bring` find out what comes, in a thread of its own.
+    fn by_thread(
+        self,
+        name: &'static str,
+        bring: impl FnOnce() -> Event<ClientPort> + Send + 'static,
+    ) {
+        let spawned = std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || self.bring(bring()));
+        if let Err(error) = spawned {
+            tracing::warn!(name, %error, "no thread");
+        }
+    }
+
+    fn bring(mut self, event: Event<ClientPort>) {
+        self.event = Some(event);
+    }
+}
+
+impl Drop for Owed {
+    fn drop(&mut self) {
+        if let Some(event) = self.event.take() {
+            self.mailbox.put(event, &self.bell);
+        }
+    }
+}
+
+/// Why nothing has come of a thread.
+const NO_THREAD: &str = "its thread has died, or there was none";
+
 /// Connections to processes that are about to take a backend's place, made in advance: of the
 /// moment in which nobody is the backend, operations wait for what is left of it.
 #[derive(Clone, Default)]
@@ -174,6 +213,29 @@ impl ClientHost {
 }
 
 impl ClientHost {
+    /// What a thread is to bring; `otherwise` if it does not.
+    fn owed(&self, otherwise: Event<ClientPort>) -> Owed {
+        Owed {
+            mailbox: Arc::clone(&self.mailbox),
+            bell: Arc::clone(&self.bell),
+            event: Some(otherwise),
+        }
+    }
+
+    /// The same of a connection.
+    fn owed_connection(
+        &self,
+        topology: &Arc<Topology>,
+        backend: u32,
+        otherwise: NotConnected,
+    ) -> Owed {
+        self.owed(Event::Connected {
+            backend,
+            topology: Arc::clone(topology),
+            result: Err(otherwise),
+        })
+    }
+
     /// By way of an engine. One that is away, or does not read this backend, says nothing
     /// of the backend: that is asked by a call.
     fn connect_engine(
@@ -183,7 +245,7 @@ impl ClientHost {
         engine: SocketAddr,
         is_first: bool,
     ) {
-        let (mailbox, bell) = (Arc::clone(&self.mailbox), Arc::clone(&self.bell));
+        let owed = self.owed_connection(topology, backend, NotConnected::down(NO_THREAD));
         let (rpc, reaches) = (
             Arc::clone(&self.shared.rpc),
             Arc::clone(&self.shared.reaches),
@@ -214,25 +276,13 @@ impl ClientHost {
                 },
                 Err(why) => silent(&why),
             });
-            let event = Event::Connected {
+            Event::Connected {
                 backend,
                 topology: thread_topology,
                 result,
-            };
-            mailbox.put(event, &bell);
+            }
         };
-        let spawned = std::thread::Builder::new()
-            .name("trefoil-connect".to_owned())
-            .spawn(connect);
-        if let Err(error) = spawned {
-            let why = format!("no thread to connect with: {error}");
-            let event = Event::Connected {
-                backend,
-                topology: Arc::clone(topology),
-                result: Err(NotConnected::down(&why)),
-            };
-            self.mailbox.put(event, &self.bell);
-        }
+        owed.by_thread("trefoil-connect", connect);
     }
 }
 
@@ -272,20 +322,9 @@ impl Host for ClientHost {
     /// In a thread of its own: a process that hangs lets one knock and does not
     /// answer.
     fn connect(&mut self, topology: &Arc<Topology>, backend: u32, has_moved: bool) {
-        let (mailbox, bell) = (Arc::clone(&self.mailbox), Arc::clone(&self.bell));
-        let put = move |topology, result| {
-            let event = Event::Connected {
-                backend,
-                topology,
-                result,
-            };
-            mailbox.put(event, &bell);
-        };
         let Some(config) = topology.config().backend(backend) else {
-            return put(
-                Arc::clone(topology),
-                Err(NotConnected::down("no such backend")),
-            );
+            let none = NotConnected::down("no such backend");
+            return drop(self.owed_connection(topology, backend, none));
         };
         let is_first = self.knocked.insert(backend);
         let foreseen = self.foreseen.take(backend);
@@ -294,14 +333,13 @@ impl Host for ClientHost {
         }
         let socket = config.fabric_socket.clone();
         if socket.is_none() && is_first {
-            return put(Arc::clone(topology), Err(no_shared_memory()));
+            return drop(self.owed_connection(topology, backend, no_shared_memory()));
         }
         let is_remote = |a: &RpcAddress| matches!(a, RpcAddress::Tcp { .. }) && !a.is_local();
         let is_reached_elsewhere = config.addresses.iter().any(is_remote);
         let thread_topology = Arc::clone(topology);
         let has_datagrams = self.has_datagrams;
         let sessions = Arc::clone(&self.sessions);
-        let thread_put = put.clone();
         let (rpc, reaches) = (
             Arc::clone(&self.shared.rpc),
             Arc::clone(&self.shared.reaches),
@@ -394,15 +432,14 @@ impl Host for ClientHost {
                     }
                 }
             };
-            thread_put(thread_topology, result);
+            Event::Connected {
+                backend,
+                topology: thread_topology,
+                result,
+            }
         };
-        let spawned = std::thread::Builder::new()
-            .name("trefoil-connect".to_owned())
-            .spawn(connect);
-        if let Err(error) = spawned {
-            let why = format!("no thread to connect with: {error}");
-            put(Arc::clone(topology), Err(NotConnected::down(&why)));
-        }
+        self.owed_connection(topology, backend, NotConnected::down(NO_THREAD))
+            .by_thread("trefoil-connect", connect);
     }
 
     /// In a thread of its own, as above.
@@ -440,16 +477,10 @@ impl Host for ClientHost {
     }
 
     fn learn(&mut self) {
-        let (mailbox, bell) = (Arc::clone(&self.mailbox), Arc::clone(&self.bell));
-        let put = move |result| mailbox.put(Event::Learned(result), &bell);
-        let thread_put = put.clone();
         let shared = Arc::clone(&self.shared);
-        let spawned = std::thread::Builder::new()
-            .name("trefoil-learn".to_owned())
-            .spawn(move || thread_put(shared.learn().map_err(|error| error.to_string())));
-        if let Err(error) = spawned {
-            put(Err(format!("no thread to load the configuration: {error}")));
-        }
+        let learn = move || Event::Learned(shared.learn().map_err(|error| error.to_string()));
+        self.owed(Event::Learned(Err(NO_THREAD.to_owned())))
+            .by_thread("trefoil-learn", learn);
     }
 
     fn next_event(&mut self) -> Option<Event<ClientPort>> {
@@ -687,5 +718,26 @@ mod tests {
         assert!(is_former(of(CONFIG_ID_CHANGING), of(5)));
         assert!(!is_former(of(5), of(5)));
         assert!(!is_former(of(6), of(5)));
+    }
+
+    /// One that a driver believes under way for ever would never be begun again.
+    #[test]
+    fn a_thread_that_panics_brings_word_of_it() {
+        let (mailbox, bell) = (Arc::<Mailbox>::default(), Arc::new(Bell::new()));
+        let owed = Owed {
+            mailbox: Arc::clone(&mailbox),
+            bell,
+            event: Some(Event::Learned(Err("nothing came".to_owned()))),
+        };
+        owed.by_thread("panics", || panic!("as a test wants it"));
+        let begin = Instant::now();
+        let event = loop {
+            if let Some(event) = mailbox.lock().pop_front() {
+                break event;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(60));
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        assert!(matches!(event, Event::Learned(Err(why)) if why == "nothing came"));
     }
 }
