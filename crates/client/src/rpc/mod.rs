@@ -19,8 +19,8 @@ use account::{Account, Place};
 use port::Inbox;
 use queue::RoomWatch;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 use trefoil_cell::{CellConfig, RpcAddress};
@@ -33,6 +33,10 @@ use trefoil_tls::Tls;
 /// then, and everything that it holds, is given up. Generous, because values of
 /// megabytes cross a busy network; short operations have their own deadlines.
 const CALL_PATIENCE: Duration = Duration::from_secs(10);
+/// How often it is looked whether a backend that is reached over TCP has a Unix socket here.
+const NEARER_PERIOD: Duration = Duration::from_secs(1);
+/// Patience with who listens there.
+const NEARER_PATIENCE: Duration = Duration::from_millis(500);
 /// How long the last owner of a cell waits for mutations that are under way.
 const FINISH_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -75,7 +79,7 @@ pub(crate) struct Rpc {
     /// Held while the runtime is built: a second one could not even be dropped where
     /// tasks run.
     building: Mutex<()>,
-    channels: Mutex<Vec<Option<Channel>>>,
+    channels: Arc<Channels>,
     account: Arc<Account>,
     /// Longest time to establish a connection.
     patience: Duration,
@@ -83,10 +87,16 @@ pub(crate) struct Rpc {
     tls: Option<Tls>,
 }
 
+/// By the numbers of backends.
+type Channels = Mutex<Vec<Option<Channel>>>;
+
 /// A server's client, and the addresses that it was found by.
 struct Channel {
     addresses: Vec<RpcAddress>,
     client: Client,
+    /// Of one that is reached over TCP and has a Unix socket: when it is looked next whether
+    /// that is there by now.
+    look_at: Option<Instant>,
 }
 
 impl Rpc {
@@ -94,7 +104,7 @@ impl Rpc {
         Arc::new(Rpc {
             runtime: OnceLock::new(),
             building: Mutex::new(()),
-            channels: Mutex::new(Vec::new()),
+            channels: Arc::default(),
             account: Arc::default(),
             patience,
             tls,
@@ -132,26 +142,67 @@ impl Rpc {
 
     /// The client of backend `number`, made on first use.
     pub(crate) fn backend(&self, config: &CellConfig, number: u32) -> Result<Client, String> {
-        let mut channels = self.channels.lock().unwrap_or_else(|e| e.into_inner());
+        let mut channels = lock(&self.channels);
         let index = number as usize;
         if channels.len() <= index {
             channels.resize_with(index + 1, || None);
         }
         let backend = config.backend(number).ok_or("no such backend")?;
+        let has_tls = self.tls.is_some();
         // Another topology may have it elsewhere.
-        if let Some(channel) = &channels[index]
+        if let Some(channel) = &mut channels[index]
             && channel.addresses == backend.addresses
         {
+            if let Some(at) = &mut channel.look_at
+                && *at <= Instant::now()
+            {
+                *at = Instant::now() + NEARER_PERIOD;
+                if let Some(socket @ RpcAddress::Unix(_)) = preferred(&channel.addresses, has_tls) {
+                    self.come_nearer(socket, number, config.life);
+                }
+            }
             return Ok(channel.client.clone());
         }
-        let address = preferred(&backend.addresses, self.tls.is_some());
+        let address = preferred(&backend.addresses, has_tls);
         let address = address.ok_or("the backend has no address")?;
         let client = self.open(address)?;
+        let is_unix = |a: &RpcAddress| matches!(a, RpcAddress::Unix(_));
+        let has_unix = backend.addresses.iter().any(is_unix);
+        let may_come_nearer = !has_tls && has_unix && !is_unix(address);
         channels[index] = Some(Channel {
             addresses: backend.addresses.clone(),
             client: client.clone(),
+            look_at: may_come_nearer.then(|| Instant::now() + NEARER_PERIOD),
         });
         Ok(client)
+    }
+
+    /// Has backend `number` of the cell's `life`, which is reached over TCP, be reached by its
+    /// Unix socket, if it answers there: it may have been away when it was looked for. At such
+    /// a path of another host there may be another cell's.
+    fn come_nearer(&self, socket: &RpcAddress, number: u32, life: u64) {
+        let (Ok(runtime), Ok(client)) = (self.runtime(), self.open(socket)) else {
+            return;
+        };
+        let (channels, socket) = (Arc::clone(&self.channels), socket.clone());
+        let mut asked = client.clone();
+        runtime.spawn(async move {
+            let call = asked.config(v1::ConfigRequest {});
+            let answer = tokio::time::timeout(NEARER_PATIENCE, call).await;
+            let Ok(Ok(answer)) = answer else {
+                return;
+            };
+            let config = answer.into_inner().config;
+            if config.is_none_or(|config| config.life != life) {
+                return;
+            }
+            if let Some(Some(channel)) = lock(&channels).get_mut(number as usize)
+                && channel.addresses.contains(&socket)
+                && channel.look_at.take().is_some()
+            {
+                channel.client = client;
+            }
+        });
     }
 
     /// Runs `call` to its end and waits for it.
@@ -269,6 +320,10 @@ impl Rpc {
     pub(crate) fn finish(&self, patience: Duration) -> bool {
         self.account.finish(patience)
     }
+}
+
+fn lock(channels: &Channels) -> MutexGuard<'_, Vec<Option<Channel>>> {
+    channels.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Unix sockets before TCP: cheaper, and reachable only from here. But not where servers

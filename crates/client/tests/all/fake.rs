@@ -2,7 +2,8 @@
 
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use tokio::runtime::Runtime;
@@ -76,18 +77,10 @@ impl Fake {
         let address = listener.local_addr().unwrap();
         let mut config = config(script.mode, address);
         change(&mut config);
-        let service = Service {
-            script,
-            config: Arc::new(Mutex::new(Some(config))),
-        };
-        let service = TowerToHyperService::new(trefoil_rpc::service(service));
+        let service = service(script, config);
         runtime.spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
-                    // What is bounded is bounded by the client.
-                    .max_concurrent_streams(None)
-                    .serve_connection(TokioIo::new(stream), service.clone());
-                tokio::spawn(connection);
+                serve(stream, &service);
             }
         });
         Fake {
@@ -95,6 +88,44 @@ impl Fake {
             _runtime: runtime,
         }
     }
+
+    /// A server at a Unix socket, of the cell's `life`.
+    pub(crate) fn at_socket(path: &Path, life: u64, script: Script) -> Fake {
+        let runtime = Runtime::new().unwrap();
+        let entered = runtime.enter();
+        let listener = tokio::net::UnixListener::bind(path).unwrap();
+        drop(entered);
+        let mut config = config(script.mode, (Ipv4Addr::LOCALHOST, 1).into());
+        config.life = life;
+        let service = service(script, config);
+        runtime.spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                serve(stream, &service);
+            }
+        });
+        Fake {
+            address: format!("unix:{}", path.display()),
+            _runtime: runtime,
+        }
+    }
+}
+
+type Served = TowerToHyperService<trefoil_rpc::Service<Service>>;
+
+fn service(script: Script, config: CellConfig) -> Served {
+    let config = Arc::new(Mutex::new(Some(config)));
+    TowerToHyperService::new(trefoil_rpc::service(Service { script, config }))
+}
+
+fn serve(
+    stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+    service: &Served,
+) {
+    let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+        // What is bounded is bounded by the client.
+        .max_concurrent_streams(None)
+        .serve_connection(TokioIo::new(stream), service.clone());
+    tokio::spawn(connection);
 }
 
 fn config(mode: Mode, address: SocketAddr) -> CellConfig {

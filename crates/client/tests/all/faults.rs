@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
-use trefoil_cell::Mode;
+use trefoil_cell::{Mode, RpcAddress};
 use trefoil_client::{
     Carrier, CarrierInUse, Cell, Client, Expected, Lookup, Mutated, OpError, Options, SetOptions,
     UNREACHABLE,
@@ -328,4 +328,49 @@ fn those_who_look_at_the_same_time_load_once() {
         loads.load(Ordering::SeqCst)
     };
     assert!((0..ROUNDS).any(|_| load_count() <= 2));
+}
+
+/// The socket of a server on this host comes after a client has gone to its TCP address.
+/// Before, another cell's server is at that path.
+#[test]
+fn a_socket_that_comes_later_takes_the_calls() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("rpc");
+    let far = Fake::start_with(
+        Script::new(Mode::R1, |_| Box::pin(async { Ok(applied()) })),
+        |config| {
+            let socket = RpcAddress::Unix(path.clone());
+            config.backends[0].addresses.insert(0, socket);
+        },
+    );
+    let mut client = Cell::connect(&far.address).unwrap().client(options());
+    let count_at = |life| {
+        let calls = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&calls);
+        let script = Script::new(Mode::R1, move |_| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            Box::pin(async { Ok(applied()) })
+        });
+        (Fake::at_socket(&path, life, script), calls)
+    };
+    let mut set = || {
+        let set = client.set(b"key", b"value", SetOptions::default());
+        assert!(matches!(set, Ok(Mutated::Stored { .. })), "{set:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    set();
+    let (stranger, calls) = count_at(2);
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_millis(1_500) {
+        set();
+    }
+    assert_eq!(calls.load(Ordering::SeqCst), 0);
+    drop(stranger);
+    std::fs::remove_file(&path).unwrap();
+    let (_near, calls) = count_at(1);
+    let begin = Instant::now();
+    while calls.load(Ordering::SeqCst) == 0 {
+        assert!(begin.elapsed() < Duration::from_secs(30), "it stays on TCP");
+        set();
+    }
 }
