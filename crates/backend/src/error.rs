@@ -19,6 +19,9 @@ pub enum StartError {
     /// The configuration cannot be had.
     #[error(transparent)]
     ConfigStore(#[from] ConfigStoreError),
+    /// It was told to ([`Ending`](crate::Ending)).
+    #[error("it was told to end before it served")]
+    Ended,
     /// There is none.
     #[error("the cell has no configuration yet")]
     NoConfig,

@@ -191,7 +191,8 @@ impl State {
         let tell = |error: &FlushError| {
             tracing::warn!(%error, "nothing is served before the configuration is known");
         };
-        trefoil_cell::wait_out(|| self.catch_up(), may_pass, tell)
+        let pause = |pause| self.ending.pause(pause);
+        trefoil_cell::wait_out(|| self.catch_up(), may_pass, tell, pause)
     }
 
     fn adopt(&self, next: CellConfig) -> Result<Arc<CellConfig>, FlushError> {

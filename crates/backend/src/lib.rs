@@ -17,6 +17,7 @@
 //! |---|---|
 //! | `server` | starts everything in the right order, and stops it |
 //! | `options`, `error` | what an operator chooses, and why it cannot be done |
+//! | `ending` | a process's end, where it comes before the process serves |
 //! | `listen` | sockets, taken before anything is served |
 //! | `flush`, `behind` | a higher flush floor, put in force and served; catching up with one |
 //! | `local` | the store, for other code of this process |
@@ -43,6 +44,7 @@ mod behind;
 mod clock;
 pub mod corpus;
 mod descriptors;
+mod ending;
 mod error;
 mod exposition;
 mod flush;
@@ -75,6 +77,7 @@ mod tend;
 mod transport;
 
 pub use descriptors::raise_descriptor_limit;
+pub use ending::Ending;
 pub use error::StartError;
 pub use exposition::exposition;
 pub use flush::FlushError;

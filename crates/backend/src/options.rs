@@ -1,5 +1,6 @@
 //! What an operator chooses.
 
+use crate::ending::Ending;
 use crate::repair::RepairOptions;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -51,6 +52,8 @@ pub struct ServerOptions {
     ///
     /// [`RECOVERY_RATE_MIN`]: crate::RECOVERY_RATE_MIN
     pub recovery_rate: Option<u64>,
+    /// Says that the process is to end before it serves: what it waits for until then is over.
+    pub ending: Ending,
     /// The layout of data entries that this process tells others. Another one than it has
     /// is for tests: it stands for another release.
     #[doc(hidden)]
@@ -124,6 +127,7 @@ impl ServerOptions {
             fabric: FabricOptions::default(),
             repair: RepairOptions::default(),
             recovery_rate: None,
+            ending: Ending::default(),
             layout_version: LAYOUT_VERSION,
         }
     }

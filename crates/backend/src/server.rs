@@ -13,6 +13,7 @@ use crate::background;
 use crate::behind::Behind;
 use crate::corpus;
 use crate::descriptors::{SERVER_DESCRIPTORS, raise_descriptor_limit};
+use crate::ending::Ending;
 use crate::error::StartError;
 use crate::follow;
 use crate::handover;
@@ -133,8 +134,9 @@ impl Server {
 
     /// The same in the place of a process that serves: copies all that it knows, has it
     /// go, takes its lock and its sockets, and goes on. If it cannot be had to go, it goes
-    /// on, and this returns why; once it has gone, this waits for what can be mended. Metrics are served a moment later than the
-    /// rest: their port belongs to the predecessor until it has ended.
+    /// on, and this returns why; once it has gone, this waits for what can be mended, or until
+    /// the process is to end ([`ServerOptions::ending`]). Metrics are served a moment later
+    /// than the rest: their port belongs to the predecessor until it has ended.
     pub fn take_over(
         options: ServerOptions,
         listen: &ListenOptions,
@@ -158,8 +160,9 @@ impl Server {
                 taken.push(handover::take(&running.state, member, runtime)?);
             }
         }
+        running.unless_ended()?;
         // Nobody is the backend until its lease runs: nothing that can wait comes before.
-        let lock = handover::await_lock(lock)?;
+        let lock = handover::await_lock(lock, &options.ending)?;
         running.state.doors().locks = vec![lock];
         // What was flushed meanwhile.
         running.state.catch_up_at_last()?;
@@ -171,10 +174,11 @@ impl Server {
             taken.finish(member);
         }
         running.take_fabric_socket(&options.fabric, listen)?;
-        let listeners = bind_after_predecessor(&ListenOptions {
+        let listen_at = ListenOptions {
             metrics: None,
             ..listen.clone()
-        })?;
+        };
+        let listeners = bind_after_predecessor(&listen_at, &options.ending)?;
         let server = running.serve((options.fabric, options.repair), listeners)?;
         if let Some(address) = listen.metrics {
             server.running.serve_metrics_soon(address);
@@ -207,6 +211,7 @@ impl Server {
         if let (Some(runtime), Some(member)) = (&running.runtime, member) {
             let pace = CopyPace::of_move(options.recovery_rate);
             resize::gather(runtime.handle(), &running.state, &member, gather, pace)?;
+            running.unless_ended()?;
             let (lock, begun) = claim()?;
             running.state.set_begun(member.number, begun);
             running.state.doors().locks = vec![lock];
@@ -343,6 +348,7 @@ impl Running {
         state.layout_version = options.layout_version.into();
         state.recovery_rate = options.recovery_rate;
         state.local = options.local.clone();
+        state.ending = options.ending.clone();
         let (stopping, _) = watch::channel(false);
         Ok(Running {
             state: Arc::new(state),
@@ -354,6 +360,14 @@ impl Running {
             corpus_file: None,
             early: None,
         })
+    }
+
+    /// Nothing is waited for by a process that is to end.
+    fn unless_ended(&self) -> Result<(), StartError> {
+        match self.state.ending.is_said() {
+            true => Err(StartError::Ended),
+            false => Ok(()),
+        }
     }
 
     /// Has the stores tended from now on.
@@ -399,16 +413,18 @@ impl Running {
         fn tell(error: &impl std::fmt::Display) {
             tracing::warn!(%error, "clients that come now are not served before this is mended");
         }
+        let pause = |pause| self.state.ending.pause(pause);
         let target = match self.early.take() {
             Some(mut target) => {
-                let taken = trefoil_cell::wait_out(|| target.take_place(path), |_| true, tell);
+                let take = || target.take_place(path);
+                let taken = trefoil_cell::wait_out(take, |_| true, tell, pause);
                 taken.map_err(TargetError::from)?;
                 target
             }
             None => {
                 let options = target_options(fabric, path, &listen.users);
                 let start = || start_fabric(options.clone(), &self.state);
-                trefoil_cell::wait_out(start, |_| true, tell)?
+                trefoil_cell::wait_out(start, |_| true, tell, pause)?
             }
         };
         let _ = self.state.target.set(Mutex::new(Some(target)));
@@ -653,11 +669,14 @@ impl std::fmt::Debug for Running {
 /// Takes the sockets of a predecessor that has let go of them a moment ago. This process has
 /// the only copy by now, so it waits for as long as it takes; clients with shared memory are
 /// served meanwhile.
-fn bind_after_predecessor(options: &ListenOptions) -> Result<Listeners, ListenError> {
+fn bind_after_predecessor(
+    options: &ListenOptions,
+    ending: &Ending,
+) -> Result<Listeners, ListenError> {
     let by = Instant::now() + PORT_PATIENCE;
     while Instant::now() < by {
         match Listeners::bind(options) {
-            Err(error) if error.is_port_in_use() => std::thread::sleep(PORT_PAUSE),
+            Err(error) if error.is_port_in_use() && ending.pause(PORT_PAUSE) => {}
             Err(_) => break,
             taken => return taken,
         }
@@ -665,7 +684,8 @@ fn bind_after_predecessor(options: &ListenOptions) -> Result<Listeners, ListenEr
     let tell = |error: &ListenError| {
         tracing::warn!(%error, "only clients with shared memory are served until this is mended");
     };
-    trefoil_cell::wait_out(|| Listeners::bind(options), |_| true, tell)
+    let pause = |pause| ending.pause(pause);
+    trefoil_cell::wait_out(|| Listeners::bind(options), |_| true, tell, pause)
 }
 
 fn check(options: &ServerOptions, config: &CellConfig) -> Result<(), StartError> {

@@ -2,6 +2,7 @@
 
 use crate::admission::Gate;
 use crate::behind::Behind;
+use crate::ending::Ending;
 use crate::lending::Lending;
 use crate::listen::UnixSocket;
 use crate::local::Turns;
@@ -51,6 +52,8 @@ pub(crate) struct State {
     pub(crate) layout_version: u32,
     /// Of copies from other processes: bytes a second, if there is a limit.
     pub(crate) recovery_rate: Option<u64>,
+    /// Says that the process is to end before it serves.
+    pub(crate) ending: Ending,
     pub(crate) started: Instant,
     /// Set once, if metrics are served.
     pub(crate) metrics_address: OnceLock<SocketAddr>,
@@ -119,6 +122,7 @@ impl State {
             boot_id: crate::process::boot_id(),
             layout_version: LAYOUT_VERSION.into(),
             recovery_rate: None,
+            ending: Ending::default(),
             started: Instant::now(),
             metrics_address: OnceLock::new(),
             target: OnceLock::new(),

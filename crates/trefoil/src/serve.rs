@@ -13,7 +13,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::sync::Notify;
-use trefoil_backend::{Gather, ListenOptions, Listeners, Server, ServerOptions, StartError};
+use trefoil_backend::{
+    Ending, Gather, ListenOptions, Listeners, Server, ServerOptions, StartError,
+};
 use trefoil_cell::{
     BackendConfig, BackendLock, CellAddress, CellConfig, ConfigStore as _, ConfigStoreError,
     EmbeddedStore, Mode, runtime_dir,
@@ -180,9 +182,8 @@ pub(crate) fn take_over(
     lock: impl Fn() -> Result<BackendLock, ConfigStoreError>,
     ready: &str,
 ) -> Outcome {
-    let signals = Signals::new()?;
-    let server = Server::take_over(options, listen, lock).map_err(start_failure)?;
-    Runs { server, signals }.serve_to_the_end(ready)
+    let ending = options.ending.clone();
+    serve_once_made(&ending, ready, || Server::take_over(options, listen, lock))
 }
 
 /// The same as a backend of a cell that is to have another size.
@@ -193,9 +194,27 @@ pub(crate) fn gather(
     claim: impl FnOnce() -> Result<(BackendLock, u32), ConfigStoreError>,
     ready: &str,
 ) -> Outcome {
-    let signals = Signals::new()?;
-    let server = Server::gather(options, listen, gather, claim).map_err(start_failure)?;
-    Runs { server, signals }.serve_to_the_end(ready)
+    let ending = options.ending.clone();
+    let make = || Server::gather(options, listen, gather, claim);
+    serve_once_made(&ending, ready, make)
+}
+
+/// Makes a server, which may have to wait for others, and runs it, unless the process is told
+/// to end before.
+fn serve_once_made(
+    ending: &Ending,
+    ready: &str,
+    make: impl FnOnce() -> Result<Server, StartError>,
+) -> Outcome {
+    let mut signals = Signals::new()?;
+    // One that was made, or half made, ends here.
+    match signals.heard_while(ending, make) {
+        None => Ok(ExitCode::SUCCESS),
+        Some(made) => {
+            let server = made.map_err(start_failure)?;
+            Runs { server, signals }.serve_to_the_end(ready)
+        }
+    }
 }
 
 /// A server's certificates, if it has any.

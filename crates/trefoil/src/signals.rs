@@ -5,7 +5,8 @@ use crate::failure::Failure;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
+use trefoil_backend::Ending;
 
 /// Made before a server starts, so that no signal is lost.
 pub(crate) struct Signals {
@@ -32,6 +33,38 @@ impl Signals {
             interrupt,
             hangup,
         })
+    }
+
+    /// Does `work`, which makes a server; who has the process end meanwhile is heard by what
+    /// that waits for. `None` if it is to end: then nothing is to be served.
+    pub(crate) fn heard_while<T>(
+        &mut self,
+        ending: &Ending,
+        work: impl FnOnce() -> T,
+    ) -> Option<T> {
+        let (done, is_done) = oneshot::channel::<()>();
+        let made = std::thread::scope(|scope| {
+            let listen = || {
+                self.runtime.block_on(async {
+                    let signal = tokio::select! {
+                        _ = self.terminate.recv() => "SIGTERM",
+                        _ = self.interrupt.recv() => "SIGINT",
+                        // Or the work has panicked.
+                        _ = is_done => return,
+                    };
+                    tracing::info!("{signal}: ending before it serves");
+                    ending.end();
+                });
+            };
+            let thread = std::thread::Builder::new().name("trefoil-signals".to_owned());
+            if let Err(error) = thread.spawn_scoped(scope, listen) {
+                tracing::warn!(%error, "no thread for signals: they are heard once it serves");
+            }
+            let made = work();
+            drop(done);
+            made
+        });
+        (!ending.is_said()).then_some(made)
     }
 
     /// Waits for so long; whether the process is to end.

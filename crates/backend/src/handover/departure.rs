@@ -8,6 +8,7 @@
 //! back. Its lock is free a moment later, and a successor serves only once it has that.
 
 use super::giving::{FROZEN_LONGER, LINGER};
+use crate::ending::Ending;
 use crate::lease::LEASE;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -63,18 +64,16 @@ impl Departure {
 /// Takes the lock of a predecessor that has let go, or is about to: its memory says so before
 /// its lock is free. This process has the only copy by now, so it waits for whatever is in the
 /// way, also for a predecessor that was stopped while it went. It ends only where somebody else
-/// is the backend.
+/// is the backend, or where it is told to.
 pub(crate) fn await_lock(
     lock: impl Fn() -> Result<BackendLock, ConfigStoreError>,
+    ending: &Ending,
 ) -> Result<BackendLock, ConfigStoreError> {
     let by = Instant::now() + PATIENCE;
     let take = || loop {
         match lock() {
             Err(ConfigStoreError::BackendLocked { .. } | ConfigStoreError::Registered { .. })
-                if Instant::now() < by =>
-            {
-                std::thread::sleep(PAUSE);
-            }
+                if Instant::now() < by && ending.pause(PAUSE) => {}
             result => return result,
         }
     };
@@ -89,7 +88,7 @@ pub(crate) fn await_lock(
                 | ConfigStoreError::StartedAnew { .. }
         )
     };
-    trefoil_cell::wait_out(take, may_pass, tell)
+    trefoil_cell::wait_out(take, may_pass, tell, |pause| ending.pause(pause))
 }
 
 fn connect(config: &CellConfig, number: u32, incarnation: u64) -> Result<Arc<RegionView>, String> {
@@ -106,5 +105,29 @@ fn connect(config: &CellConfig, number: u32, incarnation: u64) -> Result<Arc<Reg
     match memory.agreement().incarnation == incarnation {
         true => Ok(memory),
         false => Err("it is of another process".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_is_to_end_waits_for_no_lock() {
+        let ending = Ending::default();
+        let locked = || {
+            Err(ConfigStoreError::BackendLocked {
+                number: 0,
+                pid: None,
+                path: "backend-0.lock".into(),
+            })
+        };
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| await_lock(locked, &ending));
+            // Past the time in which it just looks again, or within.
+            std::thread::sleep(2 * PAUSE);
+            ending.end();
+            assert!(waits.join().unwrap().is_err());
+        });
     }
 }

@@ -99,6 +99,12 @@ pub enum HandoverError {
         /// What became of the answer.
         why: String,
     },
+    /// This process was told to end, and backend `number` goes on.
+    #[error("told to end before backend {number} was taken over: it goes on")]
+    Ended {
+        /// Which.
+        number: u32,
+    },
     /// It does not want to, for now.
     #[error("backend {number} does not hand its number over: {why}")]
     Refused {

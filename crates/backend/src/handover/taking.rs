@@ -2,7 +2,7 @@
 
 use super::HandoverError;
 use super::departure::Departure;
-use super::giving::SILENCE_MAX;
+use super::giving::{FROZEN_LONGER, SILENCE_MAX};
 use crate::background;
 use crate::clock;
 use crate::member::Member;
@@ -32,6 +32,9 @@ const LONG_PATIENCE: Duration = Duration::from_secs(60);
 const CONNECT_PATIENCE: Duration = Duration::from_secs(1);
 /// How long one is asked to go that says nothing.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(60);
+/// How long a predecessor is waited for that may have gone, or is to hear that it goes on,
+/// when this process is to end: longer than it takes no mutation.
+const ENDING_PATIENCE: Duration = Duration::from_secs(1);
 /// How often a long value is asked for while the configuration changes, and the pause.
 const CONFIG_LOOKS: u32 = 20;
 const CONFIG_PAUSE: Duration = Duration::from_millis(20);
@@ -42,6 +45,7 @@ const _: () = assert!(
     3 * ALIVE_PERIOD.as_secs() + CALL_PATIENCE.as_secs() <= SILENCE_MAX.as_secs(),
     "one or two that come late give nobody up"
 );
+const _: () = assert!(ENDING_PATIENCE.as_millis() > FROZEN_LONGER.as_millis());
 /// How often it is tried to copy the rest in time, and the pause after the first attempt.
 const ATTEMPTS_MAX: u32 = 8;
 const ATTEMPT_PAUSE: Duration = Duration::from_millis(100);
@@ -125,7 +129,7 @@ pub(crate) fn take(
     let predecessor = || Predecessor::of(state, member, &common);
     let alive = runtime.block_on(async {
         let predecessor = predecessor()?;
-        predecessor.check_layout().await?;
+        predecessor.unless_ended(predecessor.check_layout()).await?;
         Ok(predecessor)
     })?;
     let incarnation = common.incarnation.load(Ordering::Relaxed);
@@ -142,7 +146,11 @@ pub(crate) fn take(
         let copies = || {
             background::give_way();
             let runtime = background::runtime().map_err(|error| system(member, &error))?;
-            runtime.block_on(async { copy_most(&Arc::new(predecessor()?), member).await })
+            runtime.block_on(async {
+                let predecessor = Arc::new(predecessor()?);
+                let copies = copy_most(&predecessor, member);
+                predecessor.unless_ended(copies).await
+            })
         };
         let thread = std::thread::Builder::new().name("trefoil-copy".to_owned());
         let thread = thread.spawn_scoped(scope, copies);
@@ -157,7 +165,8 @@ pub(crate) fn take(
         };
         if moved.is_err() {
             // If it does not hear this, it goes on by itself.
-            let _ = predecessor.step(HandOverStep::Abandon).await;
+            let abandon = predecessor.step(HandOverStep::Abandon);
+            let _ = state.ending.within(ENDING_PATIENCE, abandon).await;
         }
         moved
     });
@@ -210,17 +219,21 @@ async fn copy_and_release(
 ) -> Result<(Handover<Bytes>, Instant), HandoverError> {
     handover.once_more();
     let (pace, is_enough) = (CopyPace::new(None), Handover::is_in_haste);
-    copy(&mut handover, predecessor, member, is_enough, pace).await?;
+    let copies = copy(&mut handover, predecessor, member, is_enough, pace);
+    predecessor.unless_ended(copies).await?;
     let mut attempt = 1;
     loop {
         // The predecessor stands still.
         let pace = CopyPace::new(None);
-        copy(&mut handover, predecessor, member, Handover::is_done, pace).await?;
+        let copies = copy(&mut handover, predecessor, member, Handover::is_done, pace);
+        predecessor.unless_ended(copies).await?;
         // Of more items it would take too long of the time in which nothing is stored.
         let is_ready = handover.moved().items <= READY_ITEMS_MAX;
         if is_ready {
             handover.make_ready(&member.store);
         }
+        // From then on this process may be the only one that has everything.
+        predecessor.unless_ended(async { Ok(()) }).await?;
         match predecessor.release().await {
             Ok(()) => {
                 let released = Instant::now();
@@ -235,7 +248,13 @@ async fn copy_and_release(
             }
             Err(error) => return Err(error),
         }
-        tokio::time::sleep(ATTEMPT_PAUSE * attempt).await;
+        let pause = tokio::time::sleep(ATTEMPT_PAUSE * attempt);
+        predecessor
+            .unless_ended(async {
+                pause.await;
+                Ok(())
+            })
+            .await?;
         attempt += 1;
     }
 }
@@ -257,7 +276,7 @@ async fn copy(
             return Ok(());
         }
         if answers.is_empty() {
-            // Whoever wants this process to end ends it.
+            // Whoever has this process end ends all of this.
             let goes_on = || Ok::<(), HandoverError>(());
             pace.wait(goes_on).await?;
         }
@@ -358,6 +377,18 @@ impl Predecessor {
         })
     }
 
+    /// Does `work` unless this process is to end. Only before the predecessor was asked to go.
+    async fn unless_ended<T>(
+        &self,
+        work: impl Future<Output = Result<T, HandoverError>>,
+    ) -> Result<T, HandoverError> {
+        tokio::select! {
+            biased;
+            () = self.state.ending.said() => Err(HandoverError::Ended { number: self.number }),
+            done = work => done,
+        }
+    }
+
     fn refused(&self, why: &str) -> HandoverError {
         HandoverError::Refused {
             number: self.number,
@@ -422,14 +453,23 @@ impl Predecessor {
         loop {
             let mut client = self.client.clone();
             let call = client.hand_over(self.request(HandOverStep::Release));
-            let (why, is_silent) = match tokio::time::timeout(CALL_PATIENCE, call).await {
-                Ok(Ok(_)) => return Ok(()),
-                Ok(Err(status)) if is_its_own(&status) => return Err(self.failure(&status)),
-                Ok(Err(status)) => (status.message().to_owned(), false),
-                Err(_) => (no_answer(CALL_PATIENCE), true),
+            // By the time that is left to who is to end, it has gone or takes mutations again.
+            let ending = &self.state.ending;
+            let call = tokio::time::timeout(CALL_PATIENCE, call);
+            let (why, is_silent) = match ending.within(ENDING_PATIENCE, call).await {
+                Some(Ok(Ok(_))) => return Ok(()),
+                Some(Ok(Err(status))) if is_its_own(&status) => {
+                    return Err(self.failure(&status));
+                }
+                Some(Ok(Err(status))) => (status.message().to_owned(), false),
+                Some(Err(_)) => (no_answer(CALL_PATIENCE), true),
+                None => (no_answer(ENDING_PATIENCE), true),
             };
             let has_gone = match self.common.departure.get() {
-                Some(departure) => departure.is_seen().await,
+                Some(departure) => {
+                    let seen = ending.within(ENDING_PATIENCE, departure.is_seen()).await;
+                    seen.unwrap_or(false)
+                }
                 None => false,
             };
             if has_gone {
@@ -440,7 +480,7 @@ impl Predecessor {
                 );
                 return Ok(());
             }
-            if !is_silent || Instant::now() >= by {
+            if !is_silent || Instant::now() >= by || ending.is_said() {
                 return Err(HandoverError::Undecided { number, why });
             }
         }

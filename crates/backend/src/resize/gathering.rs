@@ -9,6 +9,7 @@ use crate::recovery::decode_page;
 use crate::state::State;
 use bytes::Bytes;
 use std::collections::{HashMap, HashSet};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -242,6 +243,8 @@ impl Work {
         let mut tick = tokio::time::interval(TELL_PERIOD);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut rounded = Instant::now();
+        let ending = self.state.ending.clone();
+        let mut ended = pin!(ending.said());
         loop {
             let owed = self.pace.owes();
             while self.begun
@@ -261,6 +264,7 @@ impl Work {
                 return Ok(true);
             }
             tokio::select! {
+                () = &mut ended => return Err(ResizeError::GivenUp),
                 order = self.orders.recv() => {
                     if self.obey(order.ok_or(ResizeError::GivenUp)?) {
                         return Ok(true);

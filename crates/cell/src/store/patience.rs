@@ -9,10 +9,13 @@ const TELL_PERIOD: Duration = Duration::from_secs(60);
 /// Tries again for as long as the store is away, and tells why from time to time. For a process that
 /// is past the point of no return: it holds the only copy of what it has taken over, so to end
 /// would lose that, and to serve could be against a configuration that it does not know.
+/// `pause` waits for so long; it says `false` where the process is to end all the same: then
+/// the last error is returned.
 pub fn wait_out<T, E>(
     mut attempt: impl FnMut() -> Result<T, E>,
     is_outage: impl Fn(&E) -> bool,
     mut tell: impl FnMut(&E),
+    mut pause: impl FnMut(Duration) -> bool,
 ) -> Result<T, E> {
     let mut told: Option<Instant> = None;
     loop {
@@ -24,7 +27,9 @@ pub fn wait_out<T, E>(
             tell(&error);
             told = Some(Instant::now());
         }
-        std::thread::sleep(PAUSE);
+        if !pause(PAUSE) {
+            return Err(error);
+        }
     }
 }
 
@@ -44,13 +49,17 @@ mod tests {
             || attempt(answers.next().unwrap()),
             |error| *error == "away",
             |_| told += 1,
+            |_| true,
         );
         assert_eq!((waited, told), (Ok(1), 1), "it is told once a minute");
         let refused = wait_out(
             || attempt("refused"),
             |error| *error == "away",
             |_| told += 1,
+            |_| true,
         );
         assert_eq!((refused, told), (Err("refused"), 1));
+        let ended = wait_out(|| attempt("away"), |_| true, |_| {}, |_| false);
+        assert_eq!(ended, Err("away"), "whoever waits was told to end");
     }
 }

@@ -1,11 +1,13 @@
 //! Backends move to other processes while clients are at work, and nobody notices.
 
-use crate::support::{Cell, PROGRAM, kill};
+use crate::support::{Cell, Hanging, Log, PROGRAM, kill};
+use rustix::process::Signal;
 use std::io::{BufRead as _, BufReader};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use trefoil_cell::{ConfigStore as _, DirectoryStore};
+use trefoil_cell::{BackendRegistry as _, ConfigStore as _, DirectoryStore};
 use trefoil_client::{Client, Completion, Lookup, Mutated, Options, SetOptions};
 use trefoil_layout::Version;
 use trefoil_layout::op::Expected;
@@ -706,4 +708,108 @@ fn a_successor_that_goes_silent_leaves_the_backend_as_it_was() {
     steps(&cell, &["cell", "restart"]);
     assert_eq!(get(&mut writer, "k").as_deref(), Some("after"));
     assert_eq!(cell.stop(), 0);
+}
+
+/// A second process of backend 0, as `cell up` starts one for a move.
+struct Successor {
+    child: Child,
+    log: Log,
+}
+
+impl Successor {
+    fn start(dir: &Path, more: &[&str]) -> Self {
+        let mut child = Command::new(PROGRAM)
+            .args(["cell", "backend", "--number", "0", "--take-over"])
+            .args(["--memory", "64MiB", "--dir"])
+            .arg(dir)
+            .args(more)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let log = Log::default();
+        log.follow(child.stderr.take().unwrap(), "successor");
+        let successor = Successor { child, log };
+        // From then on a signal does not just kill it.
+        eventually("it listens for signals", || {
+            let status = format!("/proc/{}/status", successor.child.id());
+            let status = std::fs::read_to_string(status).unwrap();
+            let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+            let caught = u64::from_str_radix(caught.unwrap().trim(), 16).unwrap();
+            caught & 1 << (Signal::TERM.as_raw() - 1) != 0
+        });
+        successor
+    }
+
+    /// SIGTERM, and the code that it ends with.
+    fn end(mut self) -> Option<i32> {
+        assert!(matches!(self.child.try_wait(), Ok(None)), "it has ended");
+        kill(self.child.id(), "TERM");
+        let begin = Instant::now();
+        let ended = self.child.wait().unwrap();
+        eprintln!("it has ended after {:?}", begin.elapsed());
+        ended.code()
+    }
+}
+
+impl Drop for Successor {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn eventually(what: &str, is_so: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Whatever a successor waits for, it ends when it is told to. The backend goes on with all
+/// that it holds, unless it had let go already.
+#[test]
+fn a_successor_that_waits_hears_that_it_is_to_end() {
+    const KEYS: usize = 200;
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["--mode", "R=1", "--backends", "1", "--memory", "64MiB"];
+    let cell = Cell::up(dir.path(), &args);
+    let mut client = client(&cell);
+    let value = |number: usize| format!("{number} ").repeat(4_000);
+    for number in 0..KEYS {
+        set(&mut client, &format!("key-{number}"), &value(number));
+    }
+    let holds_all = |client: &mut Client| {
+        for number in 0..KEYS {
+            assert_eq!(get(client, &format!("key-{number}")), Some(value(number)));
+        }
+    };
+    // An answer that does not come.
+    let hangs = Hanging::new(cell.pids[0]);
+    assert_eq!(Successor::start(dir.path(), &[]).end(), Some(0));
+    drop(hangs);
+    // Its own pace.
+    let copies = Successor::start(dir.path(), &["--recovery-rate", "64KiB"]);
+    let begun = ["another process takes this backend over"];
+    eventually("it copies", || cell.log().count(&begun) == 1);
+    assert_eq!(copies.end(), Some(0));
+    let given_up = ["the handover was given up"];
+    eventually("the backend goes on", || cell.log().count(&given_up) == 1);
+    holds_all(&mut client);
+    set(&mut client, "written", "since");
+    steps(&cell, &["cell", "restart"]);
+    holds_all(&mut client);
+    assert_eq!(get(&mut client, "written").as_deref(), Some("since"));
+    // A place that somebody else has taken, once the backend has let go.
+    let store = DirectoryStore::open(dir.path()).unwrap();
+    let socket = store.fabric_socket(0).unwrap();
+    std::fs::remove_file(&socket).unwrap();
+    std::fs::create_dir(&socket).unwrap();
+    let waits = Successor::start(dir.path(), &[]);
+    let blocked = ["clients that come now are not served before this is mended"];
+    eventually("it waits for its socket", || waits.log.count(&blocked) == 1);
+    assert_eq!(waits.end(), Some(0));
+    drop(store.claim(0).unwrap());
 }
