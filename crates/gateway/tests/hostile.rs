@@ -165,6 +165,43 @@ fn slow_readers_take_bounded_memory_and_nobody_waits() {
 }
 
 #[test]
+fn those_who_ask_and_never_read_take_bounded_memory_and_nobody_waits() {
+    let _alone = alone();
+    let mut options = options();
+    options.item_len_max = support::VALUE_LEN_MAX;
+    options.limits.buffer_bytes_max = 16 << 20;
+    let gateway = start(options);
+    assert_eq!(connect(&gateway).set("k", &[b'v'; 64 << 10]), "ok");
+    let before = resident();
+    let requests = "get k\n".repeat(400_000);
+    let mut asking: Vec<_> = (0..40).map(|_| connect(&gateway)).collect();
+    for client in &mut asking {
+        let stream = client.stream.get_mut();
+        stream.set_nonblocking(true).unwrap();
+    }
+    let mut written = vec![0; asking.len()];
+    // As much as anybody takes.
+    for _ in 0..40 {
+        for (client, written) in asking.iter_mut().zip(&mut written) {
+            if let Ok(len) = client
+                .stream
+                .get_mut()
+                .write(&requests.as_bytes()[*written..])
+            {
+                *written += len;
+            }
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(is_responsive(&gateway, 200));
+    let grown = resident().saturating_sub(before);
+    assert!(grown < 40 << 20, "{} KiB", grown >> 10);
+    assert_eq!(gateway.connection_count(), asking.len());
+    drop(asking);
+    wait_until(|| gateway.connection_count() == 0);
+}
+
+#[test]
 fn one_who_takes_all_it_can_leaves_time_for_others() {
     let _alone = alone();
     let gateway = start(options());

@@ -129,6 +129,16 @@ class Operations:
         self.assertIsInstance(answers[1000], redis.ResponseError)
         self.assertEqual(answers[1001], keys[0].encode())
 
+    def test_long_pipeline(self):
+        # All of it is written before any of its answers is read, and neither has room in
+        # the kernel's buffers.
+        key = fresh()
+        self.client.set(key, b"v" * 1000)
+        pipeline = self.client.pipeline(transaction=False)
+        for _ in range(60_000):
+            pipeline.get(key)
+        self.assertEqual(set(pipeline.execute()), {b"v" * 1000})
+
     def test_pipeline_as_a_transaction(self):
         key, other, counter = fresh(), fresh(), fresh()
         pipeline = self.client.pipeline()

@@ -4,10 +4,13 @@
 //! the desk's buffer, executed from there, answered from the desk's output
 //! buffer. It keeps only what cannot be done now: a request of which the rest
 //! has yet to come, and answers that the socket does not take. While answers
-//! wait, nothing more is read (the client's kernel then stops the client).
+//! wait, nothing more is executed. What the client asks for meanwhile is kept, up to
+//! a bound: one may write a long pipeline before it reads the first answer. Beyond
+//! that, nothing more is read, and the client's kernel stops the client.
 
 use super::desk::{Desk, INPUT_LEN, Input, UnderWay};
 use super::front::{LoopObserver, Orders};
+use super::intake::Intake;
 use super::pace::Pace;
 use super::shared::TableEntry;
 use super::socket::{Received, Socket};
@@ -38,6 +41,10 @@ const REQUEST_SLACK: usize = 1 << 20;
 const STRANGER_LEN_MAX: usize = 32 << 10;
 /// An unfinished request that keeps so many bytes has to come on.
 const UPLOAD_LEN_MIN: usize = ROOM_FIRST;
+/// Requests that come while answers wait may have one in so many of the bytes that a
+/// loop's connections may keep, and are taken only while these keep less than half:
+/// such requests are no reason to close anybody.
+const AHEAD_SHARE: usize = 4;
 /// Log lines that wait for a slow watcher, in bytes.
 const WATCH_LEN_MAX: usize = 256 << 10;
 
@@ -93,8 +100,8 @@ pub(super) struct Connection<S> {
     /// Log lines it wants.
     pub(super) watches: u8,
     skipped: u64,
-    /// Input of which the rest has yet to come.
-    input: Vec<u8>,
+    /// Input of which the rest has yet to come, or that waits until answers have left.
+    input: Intake,
     /// Length that the session expects this input to have.
     expected: usize,
     /// Answers that the socket did not take, from `sent` on.
@@ -141,7 +148,7 @@ impl<S: Session> Connection<S> {
             is_queued: false,
             watches: 0,
             skipped: 0,
-            input: Vec::new(),
+            input: Intake::default(),
             expected: 0,
             output: Vec::new(),
             sent: 0,
@@ -219,7 +226,7 @@ impl<S: Session> Connection<S> {
             return false;
         }
         self.is_gone = true;
-        (self.input, self.expected) = (Vec::new(), 0);
+        (self.input, self.expected) = (Intake::default(), 0);
         (self.output, self.sent) = (Vec::new(), 0);
         self.held = None;
         true
@@ -232,11 +239,13 @@ impl<S: Session> Connection<S> {
         let mut answer = Vec::new();
         if self.input.is_empty()
             || !is_between
-            || !self.session.refuse_unfinished(&self.input, &mut answer)
+            || !self
+                .session
+                .refuse_unfinished(self.input.bytes(), &mut answer)
         {
             return false;
         }
-        (self.input, self.expected) = (Vec::new(), 0);
+        (self.input, self.expected) = (Intake::default(), 0);
         (self.output, self.sent) = (answer, 0);
         self.pace.end();
         true
@@ -283,7 +292,7 @@ impl<S: Session> Connection<S> {
         loop {
             match self.flush(desk) {
                 Some(true) => {}
-                Some(false) => return Fate::Blocked,
+                Some(false) => return self.read_ahead(desk),
                 None => return Fate::Ended,
             }
             match self.phase {
@@ -340,6 +349,63 @@ impl<S: Session> Connection<S> {
         self.socket.flush().ok()
     }
 
+    /// Keeps what the client asks for while answers wait: it may not read any before it
+    /// has written all. That is executed once the answers have left.
+    fn read_ahead<K: Keyspace, O: LoopObserver>(&mut self, desk: &mut Desk<K, O>) -> Fate {
+        let is_between = matches!(self.phase, Phase::Open | Phase::Paused);
+        if !is_between || !self.has_output() {
+            return Fate::Blocked;
+        }
+        let mut work = 0;
+        let len_max = self.ahead_max(desk);
+        while self.readable {
+            if work >= TURN_WORK_MAX {
+                return Fate::Again;
+            }
+            if self.input.is_full() {
+                // What is done with makes room once it is worth a move.
+                let capacity = self.input.capacity();
+                if capacity >= len_max {
+                    break;
+                }
+                self.input
+                    .make_room((2 * capacity).max(INPUT_LEN).min(len_max));
+            }
+            match self.socket.receive_onto(self.input.tail(), &mut desk.input) {
+                Received::Blocked => self.readable = false,
+                // It may still read; if not, the answers find that out.
+                Received::Ended => break,
+                Received::Bytes { len, drained } => {
+                    self.took_in(desk, len, drained);
+                    self.phase = Phase::Paused;
+                    work += len;
+                }
+            }
+        }
+        Fate::Blocked
+    }
+
+    /// See [`AHEAD_SHARE`].
+    fn ahead_max<K: Keyspace, O: LoopObserver>(&self, desk: &Desk<K, O>) -> usize {
+        let buffers_max = self.buffers_max(desk);
+        let others = desk.kept.saturating_sub(self.counted) + self.output.capacity();
+        let left = (buffers_max / 2).saturating_sub(others);
+        left.min(buffers_max / AHEAD_SHARE)
+    }
+
+    /// Input has come.
+    fn took_in<K: Keyspace, O: LoopObserver>(
+        &mut self,
+        desk: &mut Desk<K, O>,
+        len: usize,
+        drained: bool,
+    ) {
+        self.readable = !drained || self.half_closed;
+        self.received += len as u64;
+        self.progress_ns = desk.clock.last().monotonic_ns;
+        desk.observer.traffic(len, 0);
+    }
+
     /// Reads once. Input is then on the desk up to where it says, or in the
     /// connection's own buffer.
     fn receive<K: Keyspace, O: LoopObserver>(
@@ -349,11 +415,11 @@ impl<S: Session> Connection<S> {
         let kept = self.input.len();
         let is_copied = kept <= REMAINDER_COPIED_MAX && self.expected <= INPUT_LEN;
         let received = if is_copied {
-            desk.input[..kept].copy_from_slice(&self.input);
+            desk.input[..kept].copy_from_slice(self.input.bytes());
             self.socket.receive(&mut desk.input[kept..])
         } else {
             self.make_room(desk)?;
-            self.socket.receive_onto(&mut self.input, &mut desk.input)
+            self.socket.receive_onto(self.input.tail(), &mut desk.input)
         };
         match received {
             Received::Blocked => {
@@ -362,10 +428,7 @@ impl<S: Session> Connection<S> {
             }
             Received::Ended => Err(Fate::Ended),
             Received::Bytes { len, drained } => {
-                self.readable = !drained || self.half_closed;
-                self.received += len as u64;
-                self.progress_ns = desk.clock.last().monotonic_ns;
-                desk.observer.traffic(len, 0);
+                self.took_in(desk, len, drained);
                 Ok(Some(is_copied.then_some(kept + len)))
             }
         }
@@ -395,8 +458,8 @@ impl<S: Session> Connection<S> {
                     false => Fate::NoRoom,
                 });
             }
-            self.input.reserve_exact(capacity - len);
         }
+        self.input.make_room(capacity);
         Ok(())
     }
 
@@ -412,7 +475,7 @@ impl<S: Session> Connection<S> {
         let outcome = loop {
             let input = match end {
                 Some(end) => Input::Desk { begin, end },
-                None => Input::Own(&self.input[begin..]),
+                None => Input::Own(&self.input.bytes()[begin..]),
             };
             let available = end.unwrap_or(self.input.len()) - begin;
             let fd = self.socket.raw_fd();
@@ -544,20 +607,9 @@ impl<S: Session> Connection<S> {
                 if rest.len() > buffers_max {
                     return Err(Fate::Overflow);
                 }
-                if rest.is_empty() {
-                    if self.input.capacity() > 0 {
-                        self.input = Vec::new();
-                    }
-                } else {
-                    self.input.clear();
-                    self.input.reserve_exact(rest.len());
-                    self.input.extend_from_slice(rest);
-                }
+                self.input.replace(rest);
             }
-            None if begin == self.input.len() => self.input = Vec::new(),
-            None => {
-                self.input.drain(..begin);
-            }
+            None => self.input.consume(begin),
         }
         Ok(())
     }

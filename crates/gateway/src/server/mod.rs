@@ -38,6 +38,7 @@ mod error;
 mod event_loop;
 mod front;
 mod gateway;
+mod intake;
 mod options;
 mod outbox;
 mod pace;

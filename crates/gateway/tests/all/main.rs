@@ -4,6 +4,7 @@ mod cell;
 mod keyspaces;
 mod noise;
 mod pending;
+mod pipelines;
 mod redis;
 mod room;
 mod scripts;
