@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Instant;
 
+use super::random;
 use super::wire::{Said, Wire, command};
 use crate::gateway::Dialect;
 
@@ -242,7 +243,24 @@ pub(super) fn cases(extent: Extent) -> Vec<Case> {
                 many("UNLINK", own(), None),
             ])
         }),
+        redis("a pipeline of many GETs", {
+            let count = 10 * extent.many;
+            let mut out = Vec::new();
+            for number in 0..count {
+                let key = key(number % extent.items);
+                command(&[b"GET", key.as_bytes()], &mut out);
+            }
+            same_many(out, count)
+        }),
         redis("a script of 100 ms", script()),
+        Case {
+            may_fail: true,
+            ..redis("scripts at random", random::scripts())
+        },
+        Case {
+            may_fail: true,
+            ..redis("transactions at random", random::transactions())
+        },
         redis("EXEC of many keys", {
             exec(extent.many, &mut |number, out| {
                 command(&[b"SET", own_key(number).as_bytes(), &value], out);

@@ -14,6 +14,7 @@
 mod cases;
 mod foreground;
 mod gaps;
+mod random;
 mod wire;
 
 use std::io;
