@@ -523,6 +523,15 @@ pub trait Keyspace {
     /// The others go on.
     fn end_isolation(&mut self) {}
 
+    /// Whether [`Keyspace::foresee`] does anything.
+    fn foresees(&self) -> bool {
+        false
+    }
+
+    /// Something may be asked of this key soon: its memory can be fetched meanwhile.
+    /// Nothing but speed depends on it.
+    fn foresee(&mut self, _key: &[u8]) {}
+
     // What follows is for keyspaces whose operations may be pending.
 
     /// Until [`Keyspace::leave`], operations are this connection's.

@@ -83,6 +83,12 @@ pub trait Session {
         false
     }
 
+    /// The key that the command at the front of this input is about, if that is easily
+    /// seen. A guess: nothing but speed depends on it.
+    fn key_ahead<'a>(&self, _input: &'a [u8]) -> Option<&'a [u8]> {
+        None
+    }
+
     /// Bytes that it keeps beside the input that it leaves.
     fn kept(&self) -> usize {
         0

@@ -64,7 +64,7 @@ pub use list::{ListedItem, Position};
 pub use maintain::Maintained;
 pub use partition::{CheckError, StoredItem};
 pub use policy::{PolicyKind, Recency};
-pub use read::{Access, EachRead};
+pub use read::{Access, EachRead, Foreseen};
 pub use reload::ReloadError;
 pub use space::{Regions, Space};
 pub use stats::{Counts, MutationKind, OutcomeCounts, Resident, StoreStats};

@@ -29,7 +29,32 @@ pub enum Access {
 /// it.
 pub type EachRead<'e> = dyn FnMut(usize, Result<Option<&StoredItem<'_>>, Rejection>) -> bool + 'e;
 
+/// A key of which something will be asked soon: see [`Store::foresee`].
+#[derive(Clone, Copy, Debug)]
+pub struct Foreseen {
+    hash: KeyHash,
+    number: usize,
+}
+
 impl Store {
+    /// Begins to fetch into the cache what is looked at first when `key` is asked for.
+    /// Nothing but speed depends on it: nobody is waited for.
+    #[inline]
+    pub fn foresee(&self, key: &[u8]) -> Option<Foreseen> {
+        let (hash, number) = self.place(key).ok()?;
+        let slot = self.partitions[number].try_enter()?;
+        slot.live.prefetch_bucket(&self.shared, hash);
+        Some(Foreseen { hash, number })
+    }
+
+    /// And what is looked at next, once that is there.
+    #[inline]
+    pub fn foresee_item(&self, foreseen: Foreseen) {
+        if let Some(slot) = self.partitions[foreseen.number].try_enter() {
+            slot.live.prefetch_data(&self.shared, foreseen.hash);
+        }
+    }
+
     /// Lends the item of `key` to `with`, under its partition's lock, which
     /// `with` must not keep for long nor enter again.
     #[inline]

@@ -27,6 +27,18 @@ impl MemcacheSession {
     }
 }
 
+/// What stands behind the name of a command, up to the next blank or the line's end.
+fn second_word(line: &[u8]) -> Option<&[u8]> {
+    const NAME_LEN_MAX: usize = 16;
+    const KEY_LEN_MAX: usize = 250;
+    let name = line.iter().take(NAME_LEN_MAX);
+    let rest = &line[name.take_while(|byte| **byte != b' ').count()..];
+    let rest = rest.strip_prefix(b" ")?;
+    let key = rest.iter().take(KEY_LEN_MAX + 1);
+    let len = key.take_while(|byte| **byte > b' ').count();
+    (1..=KEY_LEN_MAX).contains(&len).then(|| &rest[..len])
+}
+
 impl Session for MemcacheSession {
     fn drive<K: Keyspace>(
         &mut self,
@@ -54,6 +66,14 @@ impl Session for MemcacheSession {
         }
     }
 
+    #[inline]
+    fn key_ahead<'a>(&self, input: &'a [u8]) -> Option<&'a [u8]> {
+        match &self.protocol {
+            Protocol::Text(_) => second_word(input),
+            Protocol::Undecided | Protocol::Binary(_) => None,
+        }
+    }
+
     fn refuse_unfinished(&mut self, input: &[u8], out: &mut Vec<u8>) -> bool {
         match &mut self.protocol {
             Protocol::Text(text) => text.refuse_unfinished(input, out),
@@ -67,5 +87,34 @@ impl Session for MemcacheSession {
             Protocol::Text(text) => text.is_authenticated(),
             Protocol::Binary(binary) => binary.is_authenticated(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::second_word;
+
+    #[test]
+    fn keys_are_seen_ahead() {
+        let cases: [(&str, Option<&str>); 8] = [
+            ("get k\r\n", Some("k")),
+            ("set key 0 0 1\r\nx\r\n", Some("key")),
+            ("mg of-meta v\r\n", Some("of-meta")),
+            ("get a b c\r\n", Some("a")),
+            ("version\r\n", None),
+            ("get \r\n", None),
+            ("a-name-of-no-command k\r\n", None),
+            ("", None),
+        ];
+        for (input, key) in cases {
+            assert_eq!(
+                second_word(input.as_bytes()),
+                key.map(str::as_bytes),
+                "{input}"
+            );
+        }
+        let long = |len: usize| format!("get {}\r\n", "k".repeat(len));
+        assert!(second_word(long(250).as_bytes()).is_some());
+        assert_eq!(second_word(long(251).as_bytes()), None);
     }
 }

@@ -453,6 +453,11 @@ impl Session for RespSession {
         self.identity.is_authenticated()
     }
 
+    #[inline]
+    fn key_ahead<'a>(&self, input: &'a [u8]) -> Option<&'a [u8]> {
+        parse::second_word(input)
+    }
+
     fn is_bound(&self) -> bool {
         self.replay.is_some()
     }

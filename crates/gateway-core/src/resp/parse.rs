@@ -144,6 +144,36 @@ pub(super) fn bulk_len(bytes: &[u8], is_known: bool) -> Part<(usize, usize)> {
     }
 }
 
+/// The second word of the command at the front of this input, if it has come as a whole and
+/// is not long: the key of most commands.
+#[inline]
+pub(super) fn second_word(input: &[u8]) -> Option<&[u8]> {
+    let (_, rest) = short_number(input.strip_prefix(b"*")?)?;
+    let (_, rest) = short_word(rest)?;
+    Some(short_word(rest)?.0)
+}
+
+/// A word, and what is behind it.
+#[inline]
+fn short_word(input: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (len, rest) = short_number(input.strip_prefix(b"$")?)?;
+    Some((rest.get(..len)?, rest.get(len + 2..)?))
+}
+
+/// A number of up to three digits, and what is behind its line.
+#[inline]
+fn short_number(input: &[u8]) -> Option<(usize, &[u8])> {
+    let mut number = 0;
+    for (at, byte) in input.iter().enumerate().take(4) {
+        match byte {
+            b'0'..=b'9' => number = 10 * number + usize::from(byte - b'0'),
+            b'\r' => return Some((number, input.get(at + 2..)?)),
+            _ => return None,
+        }
+    }
+    None
+}
+
 /// The words of a command in one line. Words may be quoted; within double
 /// quotes there are escapes.
 pub(super) fn split(line: &[u8]) -> Option<Vec<Vec<u8>>> {
@@ -244,6 +274,25 @@ mod tests {
         ];
         for (text, expected) in cases {
             assert_eq!(number(text.as_bytes()), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn keys_are_seen_ahead() {
+        let cases: [(&str, Option<&str>); 9] = [
+            ("*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n", Some("key")),
+            ("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$5\r\nva", Some("k")),
+            ("*2\r\n$3\r\nGET\r\n$0\r\n\r\n", Some("")),
+            ("*2\r\n$3\r\nGET\r\n$3\r\nke", None),
+            ("*1\r\n$4\r\nPING\r\n", None),
+            ("*2\r\n$3\r\nGET\r\n$1000\r\nk", None),
+            ("*-1\r\n", None),
+            ("GET k\r\n", None),
+            ("", None),
+        ];
+        for (input, key) in cases {
+            let seen = second_word(input.as_bytes());
+            assert_eq!(seen, key.map(str::as_bytes), "{input:?}");
         }
     }
 

@@ -13,7 +13,7 @@ use trefoil_gateway_core::keyspace::{
 use trefoil_layout::Version;
 use trefoil_layout::data::DataEntry;
 use trefoil_layout::op::{Action, Expected, Mutation, Outcome, Rejection};
-use trefoil_store::{MutationKind, Now, Position, StoredItem};
+use trefoil_store::{Foreseen, MutationKind, Now, Position, StoredItem};
 
 /// Attempts of one operation. Each lost one means that somebody else's
 /// succeeded in between.
@@ -40,6 +40,12 @@ pub struct LocalKeyspace {
     keeps_last_use: bool,
     /// See [`Keyspace::work`].
     work: u64,
+    /// The time of the event loop's round, by its clock, and by the store's once it was
+    /// looked at in it.
+    round_ns: Option<u64>,
+    round_now: Option<Now>,
+    /// The key that was foreseen last.
+    foreseen: Option<Foreseen>,
 }
 
 impl LocalKeyspace {
@@ -57,6 +63,23 @@ impl LocalKeyspace {
             scratch: Vec::new(),
             keeps_last_use: false,
             work: 0,
+            round_ns: None,
+            round_now: None,
+            foreseen: None,
+        }
+    }
+
+    /// The store's time of this round: to look at clocks for each of thousands of
+    /// commands would cost as much as some of these.
+    #[inline]
+    fn now(&mut self) -> Now {
+        match (self.round_ns, self.round_now) {
+            (Some(_), Some(now)) => now,
+            (is_round, _) => {
+                let now = self.local.now();
+                self.round_now = is_round.map(|_| now);
+                now
+            }
         }
     }
 
@@ -176,7 +199,7 @@ impl Keyspace for LocalKeyspace {
         access: Access,
         with: &mut dyn FnMut(Option<&Item<'_>>),
     ) -> Result<(), Halt> {
-        let now = self.local.now();
+        let now = self.now();
         let store = self.local.store();
         let work = &mut self.work;
         let read = store.read(now, key, store_access(access), |stored| {
@@ -193,7 +216,7 @@ impl Keyspace for LocalKeyspace {
         access: Access,
         each: &mut dyn FnMut(usize, Result<Option<&Item<'_>>, Fault>) -> bool,
     ) -> Result<(), Pending> {
-        let now = self.local.now();
+        let now = self.now();
         let store = self.local.store();
         let work = &mut self.work;
         store.read_many(
@@ -217,14 +240,15 @@ impl Keyspace for LocalKeyspace {
 
     fn set(&mut self, key: &[u8], item: &NewItem<'_>) -> Result<Version, Halt> {
         self.work += MUTATION_WORK + item.value.len() as u64;
+        let mut now = self.now();
         for _ in 0..ATTEMPTS_MAX {
-            let now = self.local.now();
             let (version, outcome) =
                 Self::mutate(&self.local, &mut self.versions, now, key, Action::Set, item);
             if outcome == Outcome::Applied {
                 return Ok(version);
             }
             Self::refused(&mut self.versions, outcome)?;
+            now = self.local.now();
         }
         Err(Fault::Contended.into())
     }
@@ -366,9 +390,25 @@ impl Keyspace for LocalKeyspace {
         self.gate.end_isolation();
     }
 
+    fn foresees(&self) -> bool {
+        true
+    }
+
     #[inline]
-    fn enter(&mut self, _connection: u64, _now_ns: u64) {
+    fn foresee(&mut self, key: &[u8]) {
+        let store = self.local.store();
+        if let Some(before) = self.foreseen.take() {
+            store.foresee_item(before);
+        }
+        self.foreseen = store.foresee(key);
+    }
+
+    #[inline]
+    fn enter(&mut self, _connection: u64, now_ns: u64) {
         self.gate.enter();
+        if self.round_ns != Some(now_ns) {
+            (self.round_ns, self.round_now) = (Some(now_ns), None);
+        }
     }
 
     #[inline]

@@ -241,6 +241,15 @@ impl<K: Keyspace> Keyspace for Counted<K> {
         self.keyspace.tend();
     }
 
+    fn foresees(&self) -> bool {
+        self.keyspace.foresees()
+    }
+
+    #[inline]
+    fn foresee(&mut self, key: &[u8]) {
+        self.keyspace.foresee(key);
+    }
+
     #[inline]
     fn enter(&mut self, connection: u64, now_ns: u64) {
         self.is_pending = false;

@@ -30,6 +30,8 @@ pub struct Counting {
     round_began: u64,
     /// Nothing has been read yet in this turn.
     is_fresh: bool,
+    /// Since then time has passed that is no command's.
+    is_paused: bool,
     /// A slow command whose client is yet to be named.
     unnamed: Option<SlowCommand>,
 }
@@ -50,6 +52,7 @@ impl Counting {
             began: clock.raw(),
             round_began: clock.raw(),
             is_fresh: false,
+            is_paused: false,
             clock,
             slow_ns: threshold.map_or(u64::MAX, |threshold| threshold.as_nanos() as u64),
             unnamed: None,
@@ -176,9 +179,8 @@ impl LoopObserver for Counting {
         bump(&self.block.bytes_written, written as u64);
         // Neither waiting for more input nor sending is part of a command.
         let is_first = read > 0 && std::mem::take(&mut self.is_fresh);
-        if !is_first {
-            self.began = self.clock.raw();
-        }
+        // Mostly nothing follows in this turn, and the clock need not be looked at.
+        self.is_paused = !is_first;
     }
 
     #[inline]
@@ -198,12 +200,20 @@ impl LoopObserver for Counting {
     }
 
     #[inline]
+    fn driven(&mut self) {
+        if std::mem::take(&mut self.is_paused) {
+            self.began = self.clock.raw();
+        }
+    }
+
+    #[inline]
     fn served(&mut self) {
         let now = self.clock.raw();
         let ns = self.clock.delta_as_nanos(self.round_began, now);
         self.block.waited.record(ns);
         self.began = self.round_began;
         self.is_fresh = true;
+        self.is_paused = false;
     }
 
     fn parked(&mut self) -> u64 {
@@ -215,6 +225,7 @@ impl LoopObserver for Counting {
         bump(&self.block.resumed, 1);
         self.began = began;
         self.is_fresh = false;
+        self.is_paused = false;
     }
 
     fn authenticated(&mut self, is_known: bool) {

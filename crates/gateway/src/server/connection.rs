@@ -107,6 +107,8 @@ pub(super) struct Connection<S> {
     /// Answers that the socket did not take, from `sent` on.
     output: Vec<u8>,
     sent: usize,
+    /// What was received early, onto the desk: see [`super::ahead`].
+    early: Option<Received>,
     /// Where in the desk's outbox answers are held.
     held: Option<Range<usize>>,
     /// What the desk has counted as kept by this connection.
@@ -152,6 +154,7 @@ impl<S: Session> Connection<S> {
             expected: 0,
             output: Vec::new(),
             sent: 0,
+            early: None,
             held: None,
             counted: 0,
             used_ns: now_ns,
@@ -286,6 +289,29 @@ impl<S: Session> Connection<S> {
         self.half_closed |= half_closed;
     }
 
+    /// Whether all that there is to do for it is to receive a request and execute it.
+    pub(super) fn is_simple(&self) -> bool {
+        let is_between = self.phase == Phase::Open && self.input.is_empty() && self.expected == 0;
+        is_between
+            && self.readable
+            && !self.has_output()
+            && !self.is_held()
+            && !self.is_queued
+            && !self.is_gone
+            && self.socket.is_plain()
+    }
+
+    /// Receives what its next turn begins with, and gives the key that this is about. The
+    /// desk's input has to be this then.
+    pub(super) fn receive_early<'a>(&mut self, input: &'a mut [u8]) -> Option<&'a [u8]> {
+        let received = self.socket.receive(input);
+        self.early = Some(received);
+        match received {
+            Received::Bytes { len, .. } => self.session.key_ahead(&input[..len]),
+            Received::Blocked | Received::Ended => None,
+        }
+    }
+
     /// Does all that can be done now, or a fair share of it.
     pub(super) fn turn<K: Keyspace, O: LoopObserver>(&mut self, desk: &mut Desk<K, O>) -> Fate {
         let mut work = 0;
@@ -414,7 +440,9 @@ impl<S: Session> Connection<S> {
     ) -> Result<Option<Option<usize>>, Fate> {
         let kept = self.input.len();
         let is_copied = kept <= REMAINDER_COPIED_MAX && self.expected <= INPUT_LEN;
-        let received = if is_copied {
+        let received = if let Some(early) = self.early.take() {
+            early
+        } else if is_copied {
             desk.input[..kept].copy_from_slice(self.input.bytes());
             self.socket.receive(&mut desk.input[kept..])
         } else {
@@ -482,6 +510,7 @@ impl<S: Session> Connection<S> {
             if let Some(began) = self.resumed.take() {
                 desk.observer.resumed(began);
             }
+            desk.observer.driven();
             let work_before = desk.keyspace.work();
             let driven = desk.drive(
                 &mut self.session,

@@ -1,5 +1,6 @@
 //! An event loop: waits, accepts, serves whoever is ready, each its turn.
 
+use super::ahead::{Ahead, Early};
 use super::connection::{Connection, Fate};
 use super::desk::{Desk, LoopClock};
 use super::doors::OpenDoor;
@@ -80,6 +81,10 @@ pub(super) struct EventLoop<K, O, S> {
     doors: Vec<OpenDoor>,
     connections: Vec<Option<Box<Connection<S>>>>,
     free: Vec<usize>,
+    /// Those whose requests were received early.
+    ahead: Ahead,
+    /// Whether requests are, in this round.
+    looks_ahead: bool,
     /// Those who have more to do, in order.
     queue: VecDeque<usize>,
     /// Those whose operations are pending: number and place.
@@ -144,6 +149,8 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
             doors,
             connections: Vec::new(),
             free: Vec::new(),
+            ahead: Ahead::default(),
+            looks_ahead: false,
             queue: VecDeque::new(),
             parked: HashMap::new(),
             resumed: Vec::new(),
@@ -202,10 +209,13 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
                 self.waiting.found(now_ns);
                 self.desk.observer.round_began();
                 self.is_untended = true;
-                self.desk.outbox.open(events.iter().nth(1).is_some());
+                let are_several = events.iter().nth(1).is_some();
+                self.desk.outbox.open(are_several);
+                self.looks_ahead = are_several && self.desk.keyspace.foresees();
                 for event in &events {
                     self.handle(event);
                 }
+                while self.serve_early() {}
                 self.serve_queue();
                 self.send_held();
                 self.desk.outbox.open(false);
@@ -275,11 +285,50 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
                     if !std::mem::replace(&mut connection.is_queued, true) {
                         self.queue.push_back(index);
                     }
+                } else if self.looks_ahead && connection.is_simple() {
+                    self.look_ahead(index);
                 } else {
                     self.serve(index);
                 }
             }
         }
+    }
+
+    /// Receives a connection's request, to be executed a little later.
+    fn look_ahead(&mut self, index: usize) {
+        let Some(Some(connection)) = self.connections.get_mut(index) else {
+            return;
+        };
+        let mut input = self.ahead.room();
+        if let Some(key) = connection.receive_early(&mut input) {
+            self.desk.keyspace.foresee(key);
+        }
+        let number = connection.number();
+        self.ahead.push(Early {
+            index,
+            number,
+            input,
+        });
+        if self.ahead.is_full() {
+            self.serve_early();
+        }
+    }
+
+    /// Serves the first of those whose requests are here; whether there was one.
+    fn serve_early(&mut self) -> bool {
+        let Some(mut early) = self.ahead.pop() else {
+            return false;
+        };
+        let connection = self.connections.get(early.index);
+        // It may have had to make room meanwhile.
+        if let Some(Some(connection)) = connection
+            && connection.number() == early.number
+        {
+            std::mem::swap(&mut self.desk.input, &mut early.input);
+            self.serve(early.index);
+        }
+        self.ahead.give_back(early.input);
+        true
     }
 
     fn handle_of_self(&self) -> &super::shared::LoopHandle {

@@ -46,6 +46,9 @@ pub trait LoopObserver: Observer + Send {
     /// A connection's turn begins.
     fn served(&mut self) {}
 
+    /// Its input is executed, or what is left of it.
+    fn driven(&mut self) {}
+
     /// The command of this turn waits for an operation of the keyspace. When it
     /// began, by the observer's own clock.
     fn parked(&mut self) -> u64 {

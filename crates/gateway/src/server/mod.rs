@@ -31,6 +31,7 @@
 //! | `users` | names and passwords |
 //! | `shared` | what the loops share |
 
+mod ahead;
 mod connection;
 mod desk;
 mod doors;

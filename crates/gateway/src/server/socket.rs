@@ -33,6 +33,11 @@ impl Socket {
         self.fd.as_raw_fd()
     }
 
+    /// Whether bytes go as they are.
+    pub(super) fn is_plain(&self) -> bool {
+        self.tls.is_none()
+    }
+
     /// Reads what has come.
     pub(super) fn receive(&mut self, into: &mut [u8]) -> Received {
         if let Some(tls) = &mut self.tls {

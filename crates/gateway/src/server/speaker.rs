@@ -38,6 +38,14 @@ impl Session for Speaker {
         }
     }
 
+    #[inline]
+    fn key_ahead<'a>(&self, input: &'a [u8]) -> Option<&'a [u8]> {
+        match self {
+            Speaker::Memcached(session) => session.key_ahead(input),
+            Speaker::Redis(session) => session.key_ahead(input),
+        }
+    }
+
     fn is_bound(&self) -> bool {
         match self {
             Speaker::Memcached(session) => session.is_bound(),
