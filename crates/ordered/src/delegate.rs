@@ -10,7 +10,7 @@
 //!
 //! A request is committed when the queue behind has it: a delegate that dies loses nothing
 //! that was acknowledged. Requests of one client are forwarded in its order.
-
+//!
 //! [`Forwarder`] is all that decides, without I/O; [`Delegate`] drives it over shared memory.
 
 use crate::lane::CommitBy;
@@ -42,6 +42,9 @@ pub trait Behind {
     fn is_executed(&mut self, request: Committed) -> bool;
     /// The answer to a request that was not nilext and is executed.
     fn take_answer(&mut self, request: Committed, into: &mut Answer);
+    /// Whether its server is gone: what it has not committed or executed it never will. May
+    /// cost a system call.
+    fn is_gone(&mut self) -> bool;
 }
 
 impl Behind for Queue {
@@ -67,6 +70,10 @@ impl Behind for Queue {
             let _ = into.put(answer);
         }
     }
+
+    fn is_gone(&mut self) -> bool {
+        self.is_server_gone()
+    }
 }
 
 #[derive(Debug)]
@@ -83,6 +90,7 @@ struct Forwarded {
 /// 3. What the queue behind refuses for now is offered again, before anything else.
 /// 4. What is completed is acknowledged, too: the queue behind may have committed and
 ///    executed it between two looks.
+/// 5. What the queue behind did before its end is passed on before that end is told.
 #[derive(Debug, Default)]
 pub struct Forwarder {
     forwarded: VecDeque<Forwarded>,
@@ -92,7 +100,47 @@ pub struct Forwarder {
     answer: Answer,
 }
 
+/// What a turn of a delegate came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turned {
+    /// What the last step at the lanes found.
+    pub last: Step,
+    /// Clients were told of something.
+    pub is_news: bool,
+}
+
 impl Forwarder {
+    /// One turn: forwards what is there, looks behind, and finds out whether the queue
+    /// behind has ended: if `is_look_due`, or if it refuses. A queue that refuses may still
+    /// execute what it has: that is waited for.
+    pub fn turn<W: Atomics>(
+        &mut self,
+        merge: &mut Merge<W>,
+        clock: impl Fn() -> u64,
+        behind: &mut impl Behind,
+        is_look_due: bool,
+    ) -> Result<Turned, DelegateError> {
+        let forwarded = self.forward(merge, clock, behind);
+        // What the server did last is seen after its end.
+        let is_gone = (is_look_due || forwarded.is_err()) && behind.is_gone();
+        let is_ended = is_gone || forwarded.is_err();
+        let is_news = match is_ended && mutants::is(Mutant::DelegateEndsEarly) {
+            true => false,
+            false => self.look_behind(merge, behind),
+        };
+        if is_gone {
+            return Err(DelegateError::ServerGone);
+        }
+        match forwarded {
+            Ok(last) => Ok(Turned { last, is_news }),
+            Err(refused) if self.forwarded.is_empty() => Err(DelegateError::Refused(refused)),
+            Err(_) => Ok(Turned {
+                last: Step::Idle,
+                is_news,
+            }),
+        }
+    }
+
     /// Forwards what is there, a batch at most. An error stays: the queue behind takes
     /// nothing more.
     pub fn forward<W: Atomics>(
@@ -224,18 +272,20 @@ impl Delegate {
     }
 
     /// Forwards what is there, and tells its clients what became of what was forwarded.
+    /// After an error they know all that will ever be known: the delegate is to be dropped.
     pub fn run_once(&mut self) -> Result<Step, DelegateError> {
+        self.turns = self.turns.wrapping_add(1);
+        let is_look_due = self.turns.is_multiple_of(LOOK_TURNS);
         let (merge, clock) = self.worker.merge_and_clock();
-        let last = self
+        let turned = self
             .forwarder
-            .forward(merge, clock, &mut self.behind)
-            .map_err(DelegateError::Refused)?;
-        let is_news = self.forwarder.look_behind(merge, &mut self.behind);
+            .turn(merge, clock, &mut self.behind, is_look_due);
         self.worker.tell();
         self.worker.look_around();
-        self.turns = self.turns.wrapping_add(1);
-        if self.turns.is_multiple_of(LOOK_TURNS) && self.behind.is_server_gone() {
-            return Err(DelegateError::ServerGone);
+        let Turned { last, is_news } = turned?;
+        if !is_news && !self.forwarder.is_empty() && self.worker.is_pressed() {
+            // The server behind naps as long as its own lane is not half full.
+            self.behind.wake_server();
         }
         let is_busy = is_news || !self.forwarder.is_empty();
         Ok(if is_busy { Step::Executed } else { last })
@@ -249,3 +299,6 @@ impl Delegate {
         self.worker.rest(last, idle_since);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -175,6 +175,11 @@ impl<W: Atomics> Merge<W> {
         })
     }
 
+    /// Requests of this lane that were taken and are not completed.
+    pub(crate) fn taken(&self, id: LaneId) -> u64 {
+        self.lane(id).map_or(0, |lane| lane.taken)
+    }
+
     /// Forgets a lane.
     pub fn remove(&mut self, id: LaneId) {
         if let Some(lane) = self.lanes.get_mut(id.0) {

@@ -48,6 +48,8 @@ pub enum Mutant {
     DelegateForgets,
     /// Of a delegate, 4: what is completed before it was acknowledged never is.
     DelegateCompletesUntold,
+    /// Of a delegate, 5: a delegate ends without a last look at the queue behind.
+    DelegateEndsEarly,
     /// Of marks, 1: a mutation is marked after it was published. A rule of the client's.
     MarkedLate,
     /// Of marks, 2: a mark is cleared before its mutation is executed. A rule of the
@@ -63,7 +65,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every mutant.
-    pub const ALL: [Mutant; 25] = [
+    pub const ALL: [Mutant; 26] = [
         Mutant::ClaimedLate,
         Mutant::PublishedBlindly,
         Mutant::SkippedBlindly,
@@ -84,6 +86,7 @@ impl Mutant {
         Mutant::DelegateCompletesEarly,
         Mutant::DelegateForgets,
         Mutant::DelegateCompletesUntold,
+        Mutant::DelegateEndsEarly,
         Mutant::MarkedLate,
         Mutant::ClearedEarly,
         Mutant::MarksLast,

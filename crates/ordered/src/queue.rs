@@ -153,7 +153,7 @@ impl Queue {
     }
 
     /// Rings the bell of a server that sleeps, once for each sleep.
-    fn wake_server(&mut self) {
+    pub(crate) fn wake_server(&mut self) {
         let words = self.producer.words();
         words.fence_full();
         let number = lane::sleeping(words);

@@ -276,6 +276,20 @@ impl Worker {
         self.merge.take(monotonic_ns, into)
     }
 
+    /// Whether more than half of a client's lane was taken and is not completed, or some of
+    /// it while the client waits. For who has it executed by somebody that may sleep.
+    pub(crate) fn is_pressed(&self) -> bool {
+        let half = u64::from(self.options.slot_count) / 2;
+        self.clients.iter().any(|client| {
+            let taken = self.merge.taken(client.lane);
+            let waits = || {
+                let words = self.merge.words(client.lane);
+                words.is_some_and(|words| lane::waiting(words) % 2 == 1)
+            };
+            taken > half || taken > 0 && waits()
+        })
+    }
+
     /// Acknowledges what was taken, up to this one of its lane; see [`Merge::acknowledge`].
     #[inline]
     pub fn acknowledge(&mut self, taken: &Taken) {
@@ -352,7 +366,7 @@ impl Worker {
     }
 
     /// The next sleep, or its end.
-    fn announce(&mut self) {
+    pub(crate) fn announce(&mut self) {
         self.sleep_number += 1;
         for client in &self.clients {
             if let Some(words) = self.merge.words(client.lane) {
@@ -363,7 +377,7 @@ impl Worker {
     }
 
     /// Hears bells and learns of deaths. What the dead have committed is executed.
-    fn look_at_bells(&mut self, timeout: Duration) {
+    pub(crate) fn look_at_bells(&mut self, timeout: Duration) {
         let mut ringing = Vec::new();
         bell::wait(&self.clients, timeout, |at| ringing.push(at));
         for at in ringing {

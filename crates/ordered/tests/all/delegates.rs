@@ -1,5 +1,6 @@
 //! A delegate between simulated clients and a simulated queue that commits and executes
-//! later, refuses for a while, and loses what it has not committed.
+//! later, refuses for a while, refuses for good, dies, and loses what it has not committed. It
+//! goes on between any two looks of the delegate.
 
 use crate::sim::dice::Dice;
 use crate::sim::memory::Memory;
@@ -9,7 +10,7 @@ use trefoil_ordered::lane::{self, Terms};
 use trefoil_ordered::merge::{Merge, PATIENCE_NS};
 use trefoil_ordered::mutants::{self, Mutant};
 use trefoil_ordered::producer::Producer;
-use trefoil_ordered::{Answer, Committed, Refused, order};
+use trefoil_ordered::{Answer, Committed, DelegateError, Refused, order};
 use trefoil_region::WordBuffer;
 
 const SEEDS: u64 = 3_000;
@@ -30,6 +31,10 @@ enum Property {
     Forwarded,
     /// Executed for its client, and not acknowledged: it would wait for ever.
     Told,
+    /// Done behind before its end, and not told.
+    Last,
+    /// A delegate that ends while the queue behind is there, or does not with it.
+    End,
 }
 
 struct Model<'d> {
@@ -40,27 +45,60 @@ struct Model<'d> {
     executed: usize,
     room: usize,
     refusals: u64,
+    /// It closes, or dies, at some time.
+    is_mortal: bool,
+    /// It takes nothing more.
+    is_closed: bool,
+    /// It does nothing more.
+    is_gone: bool,
 }
 
 impl Model<'_> {
     fn go_on(&mut self) {
+        if self.is_gone {
+            return;
+        }
         let ahead = (self.requests.len() - self.committed) as u64;
         self.committed += self.dice.below(ahead + 1) as usize;
         let ahead = (self.committed - self.executed) as u64;
         self.executed += self.dice.below(ahead + 1) as usize;
+        if self.is_mortal {
+            self.is_closed |= self.dice.once_in(100);
+            let odds = if self.is_closed { 20 } else { 100 };
+            self.is_gone = self.dice.once_in(odds);
+        }
+    }
+
+    /// It does not stand still between two looks.
+    fn go_on_meanwhile(&mut self) {
+        if self.dice.once_in(4) {
+            self.go_on();
+        }
+    }
+
+    fn go_to_the_end(&mut self) {
+        if !self.is_gone {
+            (self.committed, self.executed) = (self.requests.len(), self.requests.len());
+        }
     }
 }
 
 impl Behind for Model<'_> {
     fn has_room(&mut self) -> bool {
+        self.go_on_meanwhile();
         self.requests.len() - self.executed < self.room
     }
 
     fn submit(&mut self, request: &[u8], _: bool) -> Result<Committed, Refused> {
+        self.go_on_meanwhile();
+        if self.is_closed {
+            return Err(Refused::Closed);
+        }
         if self.dice.once_in(6) {
             self.refusals += 1;
             return Err([Refused::Skipped, Refused::Full][self.dice.below(2) as usize]);
         }
+        // Into the memory of the dead, too.
         let word = |at: usize| u64::from_le_bytes(request[at..][..8].try_into().expect("eight"));
         self.requests.push((word(0), word(8)));
         let sequence = self.requests.len() as u64;
@@ -71,23 +109,27 @@ impl Behind for Model<'_> {
     }
 
     fn is_committed(&mut self, request: Committed) -> bool {
+        self.go_on_meanwhile();
         request.sequence as usize <= self.committed
     }
 
     fn is_executed(&mut self, request: Committed) -> bool {
-        // It does not stand still between two looks.
-        if self.dice.once_in(4) {
-            self.go_on();
-        }
+        self.go_on_meanwhile();
         request.sequence as usize <= self.executed
     }
 
     fn take_answer(&mut self, request: Committed, into: &mut Answer) {
+        self.go_on_meanwhile();
         let (client, number) = self.requests[request.sequence as usize - 1];
         if request.sequence as usize <= self.executed {
             let answer = (client << 32 | number).to_le_bytes();
             into.put(&answer).expect("eight bytes");
         }
+    }
+
+    fn is_gone(&mut self) -> bool {
+        self.go_on_meanwhile();
+        self.is_gone
     }
 }
 
@@ -98,8 +140,18 @@ struct Client {
     owed: Vec<(u64, u64)>,
 }
 
-/// One run: what was refused behind and acknowledged to clients, and what does not hold.
-fn run(seed: u64) -> ((u64, u64), Option<(Property, String)>) {
+/// What happened, so that a run in which nothing happens is noticed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Stats {
+    sent: u64,
+    refusals: u64,
+    /// Ends of the queue behind that the delegate has told.
+    gone: u64,
+    refused: u64,
+}
+
+/// One run: what happened, and what does not hold.
+fn run(seed: u64) -> (Stats, Option<(Property, String)>) {
     let dice = Dice::new(seed);
     let order = Memory::new(order::OBJECT_LEN);
     order::initialise(&order);
@@ -128,7 +180,11 @@ fn run(seed: u64) -> ((u64, u64), Option<(Property, String)>) {
         executed: 0,
         room: 1 + dice.below(12) as usize,
         refusals: 0,
+        is_mortal: dice.once_in(3),
+        is_closed: false,
+        is_gone: false,
     };
+    let mut ended = None;
     let mut forwarder = Forwarder::default();
     let now_ns = Cell::new(0u64);
     let rounds = 30 + dice.below(100);
@@ -151,29 +207,73 @@ fn run(seed: u64) -> ((u64, u64), Option<(Property, String)>) {
         }
         if is_ending || !dice.once_in(4) {
             now_ns.set(now_ns.get() + 1_000);
-            let forwarded = forwarder.forward(&mut merge, || now_ns.get(), &mut model);
-            forwarded.expect("a queue that is there");
+            let is_look_due = dice.once_in(3);
+            let clock = || now_ns.get();
+            let turned = forwarder.turn(&mut merge, clock, &mut model, is_look_due);
+            ended = turned.err();
+        } else {
+            forwarder.look_behind(&mut merge, &mut model);
         }
-        if dice.once_in(2) {
-            model.go_on();
+        let found = judge(&mut clients, &model);
+        if found.is_some() {
+            return (Stats::default(), found);
         }
-        forwarder.look_behind(&mut merge, &mut model);
-        if let Some(found) = judge(&mut clients, &model) {
-            return ((model.refusals, 0), Some(found));
+        if ended.is_some() {
+            break;
         }
+        model.go_on_meanwhile();
         if is_ending {
-            (model.committed, model.executed) = (model.requests.len(), model.requests.len());
+            model.go_to_the_end();
         }
     }
-    let sent: u64 = clients.iter().map(|client| client.sent).sum();
-    let forwarded = model.requests.len() as u64;
-    let left = clients.iter().any(|client| !client.owed.is_empty());
-    let found = match (forwarded == sent, left) {
-        (false, _) => Some((Property::Forwarded, format!("{forwarded} of {sent}"))),
-        (true, true) => Some((Property::Answer, "answers did not come".into())),
-        (true, false) => None,
+    let sent = clients.iter().map(|client| client.sent).sum();
+    let mut stats = Stats {
+        sent,
+        refusals: model.refusals,
+        ..Stats::default()
     };
-    ((model.refusals, sent), found)
+    let forwarded = model.requests.len() as u64;
+    let is_left = clients.iter().any(|client| !client.owed.is_empty());
+    let found = match ended {
+        Some(error) => {
+            match error {
+                DelegateError::ServerGone => stats.gone += 1,
+                DelegateError::Refused(_) => stats.refused += 1,
+            }
+            let is_told = match error {
+                DelegateError::ServerGone => model.is_gone,
+                DelegateError::Refused(refused) => refused == Refused::Closed && model.is_closed,
+            };
+            match is_told {
+                true => untold(&mut clients, &model),
+                false => Some((Property::End, format!("{error}, and it is there"))),
+            }
+        }
+        None if model.is_gone => Some((Property::End, "it goes on without a queue".into())),
+        None if forwarded != sent => Some((Property::Forwarded, format!("{forwarded} of {sent}"))),
+        None if is_left => Some((Property::Answer, "answers did not come".into())),
+        None => None,
+    };
+    (stats, found)
+}
+
+/// After the delegate's end: what the queue behind has done, and a client was not told of.
+fn untold(clients: &mut [Client], model: &Model<'_>) -> Option<(Property, String)> {
+    clients.iter_mut().find_map(|client| {
+        let id = client.producer.terms().client_id;
+        let count = |requests: &[(u64, u64)]| {
+            let own = requests.iter().filter(|(client, _)| *client == id);
+            own.count() as u64
+        };
+        let committed = count(&model.requests[..model.committed]);
+        let executed = count(&model.requests[..model.executed]);
+        let words = client.producer.words();
+        let told = (lane::acknowledged(words), lane::executed(words));
+        (told != (committed, executed)).then(|| {
+            let detail = format!("{told:?} of {committed} and {executed}");
+            (Property::Last, detail)
+        })
+    })
 }
 
 fn judge(clients: &mut [Client], model: &Model<'_>) -> Option<(Property, String)> {
@@ -220,15 +320,18 @@ fn judge(clients: &mut [Client], model: &Model<'_>) -> Option<(Property, String)
 
 #[test]
 fn what_a_delegate_acknowledges_the_queue_behind_has() {
-    let (mut refusals, mut sent) = (0, 0);
+    let mut stats = Stats::default();
     for seed in 0..SEEDS {
-        let (counts, found) = run(seed);
+        let (of_run, found) = run(seed);
         assert!(found.is_none(), "seed {seed}: {found:?}");
-        refusals += counts.0;
-        sent += counts.1;
+        stats.sent += of_run.sent;
+        stats.refusals += of_run.refusals;
+        stats.gone += of_run.gone;
+        stats.refused += of_run.refused;
     }
-    println!("{sent} sent, {refusals} refused for a while");
-    assert!(sent > 20 * SEEDS && refusals > SEEDS);
+    println!("{stats:?}");
+    assert!(stats.sent > 20 * SEEDS && stats.refusals > SEEDS);
+    assert!(stats.gone > SEEDS / 50 && stats.refused > SEEDS / 50);
 }
 
 #[track_caller]
@@ -266,4 +369,9 @@ fn rule_3_what_is_refused_for_now_is_offered_again() {
 #[test]
 fn rule_4_what_is_completed_is_acknowledged() {
     shows(Mutant::DelegateCompletesUntold, &[Property::Told]);
+}
+
+#[test]
+fn rule_5_what_was_done_before_the_end_is_passed_on() {
+    shows(Mutant::DelegateEndsEarly, &[Property::Last]);
 }
