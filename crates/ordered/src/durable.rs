@@ -42,9 +42,10 @@ pub trait DurableService: Service {
 }
 
 /// Why a durable queue cannot be opened, or cannot go on. What was not acknowledged may be
-/// executed in its next life, or not; it is to be dropped, which its clients notice. The
-/// service behind it is to be dropped, too, and loaded anew from its persistent state before
-/// the queue is opened again: it may have executed requests that the journal gives it again.
+/// executed in its next life, or not; its clients are refused from then on, and told by
+/// [`crate::NoAnswer::ServerGone`]. It is to be dropped, and the service behind it, too, which
+/// is loaded anew from its persistent state before the queue is opened again: it may have
+/// executed requests that the journal gives it again.
 #[derive(Debug, thiserror::Error)]
 pub enum DurableError<E: std::error::Error> {
     /// The journal.
@@ -56,6 +57,12 @@ pub enum DurableError<E: std::error::Error> {
     /// The shared memory.
     #[error(transparent)]
     SetUp(#[from] SetUpError),
+    /// It has told why before.
+    #[error(
+        "the durable queue has failed before and takes nothing any more; load its state anew \
+         and open it again"
+    )]
+    Failed,
 }
 
 #[derive(Debug)]
@@ -76,11 +83,14 @@ pub struct DurableWorker<D> {
     group: Vec<Pending>,
     bytes: Vec<u8>,
     answer: Answer,
+    is_failed: bool,
 }
 
 impl<D: Disk> DurableWorker<D> {
     /// Opens the journal, executes what the state is without, and begins the queue's next
-    /// life. `open` is given the state's position and what is to be called with each
+    /// life. The service's state is to be loaded when no other process serves the queue any
+    /// more: one that serves it meanwhile makes a newer state persistent, which is told by
+    /// [`JournalError::StateBehind`]. `open` is given the state's position and what is to be called with each
     /// request: as of [`trefoil_journal::file::open`] or [`Log::open`].
     ///
     /// After an error the service may have executed some of what the journal has: load it
@@ -117,12 +127,16 @@ impl<D: Disk> DurableWorker<D> {
             group: Vec::new(),
             bytes: Vec::new(),
             answer,
+            is_failed: false,
         })
     }
 
     /// Makes a lane for another client.
     pub fn admit(&mut self) -> Result<Invitation, SetUpError> {
-        self.worker.admit()
+        match self.is_failed {
+            true => Err(SetUpError::Ended),
+            false => self.worker.admit(),
+        }
     }
 
     /// The shared memory, its clients and counts.
@@ -137,9 +151,34 @@ impl<D: Disk> DurableWorker<D> {
 
     /// Takes what is there, makes it persistent, acknowledges and executes it.
     ///
-    /// After an error nothing of this group is acknowledged or executed, and no later
-    /// group is: drop the worker and the service, as [`DurableError`] says.
+    /// After an error of the journal nothing that was taken is acknowledged or executed
+    /// that was not before; one of a checkpoint comes after the group was acknowledged and
+    /// executed. After any error the queue takes nothing more, and its clients know it: drop
+    /// the worker and the service, as [`DurableError`] says.
     pub fn run_once<S: DurableService>(
+        &mut self,
+        service: &mut S,
+    ) -> Result<Turn, DurableError<S::Error>> {
+        self.unless_failed(|worker| worker.try_once(service))
+    }
+
+    /// The first error is the queue's end.
+    fn unless_failed<T, E: std::error::Error>(
+        &mut self,
+        attempt: impl FnOnce(&mut Self) -> Result<T, DurableError<E>>,
+    ) -> Result<T, DurableError<E>> {
+        if self.is_failed {
+            return Err(DurableError::Failed);
+        }
+        let result = attempt(self);
+        if result.is_err() {
+            self.is_failed = true;
+            self.worker.hang_up();
+        }
+        result
+    }
+
+    fn try_once<S: DurableService>(
         &mut self,
         service: &mut S,
     ) -> Result<Turn, DurableError<S::Error>> {
@@ -165,7 +204,7 @@ impl<D: Disk> DurableWorker<D> {
         self.worker.tell();
         self.worker.look_around();
         if self.log.is_tight() || !self.log.has_room(PAYLOAD_LEN_MAX) {
-            self.checkpoint(service)?;
+            self.try_checkpoint(service)?;
         }
         Ok(last)
     }
@@ -210,8 +249,16 @@ impl<D: Disk> DurableWorker<D> {
         Turn { executed, last }
     }
 
-    /// Makes the state persistent, and the journal's room free.
+    /// Makes the state persistent, and the journal's room free. An error is the queue's end,
+    /// as of [`DurableWorker::run_once`].
     pub fn checkpoint<S: DurableService>(
+        &mut self,
+        service: &mut S,
+    ) -> Result<(), DurableError<S::Error>> {
+        self.unless_failed(|worker| worker.try_checkpoint(service))
+    }
+
+    fn try_checkpoint<S: DurableService>(
         &mut self,
         service: &mut S,
     ) -> Result<(), DurableError<S::Error>> {

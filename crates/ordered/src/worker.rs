@@ -75,6 +75,9 @@ pub enum SetUpError {
     /// As many clients as the server was configured for are there.
     #[error("the queue has {0} clients, which is as many as it takes")]
     TooManyClients(usize),
+    /// The server of the queue has failed.
+    #[error("the queue has ended and takes no clients")]
+    Ended,
     /// What was handed over is no lane, or not that of its order.
     #[error("the shared memory handed over is not that of a queue of this version")]
     Foreign,
@@ -305,6 +308,13 @@ impl Worker {
     /// Takes nothing more of any client than what is published by now.
     pub fn close(&mut self) {
         self.merge.close_all();
+    }
+
+    /// Parts from all clients at once, whatever of theirs is not executed: they are refused
+    /// from now on, and learn of it as their bells are closed.
+    pub(crate) fn hang_up(&mut self) {
+        self.merge.close_all();
+        self.clients.clear();
     }
 
     /// Whether everything is executed, after [`Worker::close`].

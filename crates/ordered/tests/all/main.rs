@@ -3,6 +3,7 @@
 mod conformance;
 mod delegates;
 mod durable;
+mod failing;
 mod forged;
 mod marks;
 mod mutants;
