@@ -271,7 +271,18 @@ impl<D: Disk> DurableWorker<D> {
         Ok(self.log.release(position)?)
     }
 
-    /// Serves until it is told to stop: a flag, which is looked at after each nap.
+    /// Sleeps as the last turn suggests; see [`Worker::rest`].
+    pub fn rest(&mut self, turn: Turn, idle_since: &mut Option<Instant>) {
+        let last = match turn.executed {
+            0 => turn.last,
+            _ => Step::Executed,
+        };
+        self.worker.rest(last, idle_since);
+    }
+
+    /// Serves until it is told to stop: a flag, which is looked at after each nap. A server
+    /// that admits clients meanwhile calls [`DurableWorker::run_once`] and
+    /// [`DurableWorker::rest`] itself.
     pub fn serve<S: DurableService>(
         &mut self,
         service: &mut S,
@@ -280,11 +291,7 @@ impl<D: Disk> DurableWorker<D> {
         let mut idle_since: Option<Instant> = None;
         while !stop.load(Ordering::Relaxed) {
             let turn = self.run_once(service)?;
-            let last = match turn.executed {
-                0 => turn.last,
-                _ => Step::Executed,
-            };
-            self.worker.rest(last, &mut idle_since);
+            self.rest(turn, &mut idle_since);
         }
         Ok(())
     }

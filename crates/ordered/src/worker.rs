@@ -421,7 +421,7 @@ impl Worker {
     }
 
     /// Serves until it is told to stop: a flag, which is looked at after each nap. A server
-    /// that admits clients meanwhile calls [`Worker::run_once`] and [`Worker::nap`] itself.
+    /// that admits clients meanwhile calls [`Worker::run_once`] and [`Worker::rest`] itself.
     pub fn serve(&mut self, service: &mut impl Service, stop: &AtomicBool) {
         let mut idle_since: Option<Instant> = None;
         while !stop.load(Ordering::Relaxed) {

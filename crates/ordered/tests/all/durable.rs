@@ -6,12 +6,13 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicBool;
+use std::sync::mpsc;
 use std::time::Duration;
 use trefoil_journal::snapshot::{self, SnapshotError};
 use trefoil_journal::{FileDisk, Flush, JournalError, file};
 use trefoil_ordered::{
-    Answer, DurableError, DurableService, DurableWorker, NoAnswer, Options, Queue, Refused,
-    Request, Service, SetUpError,
+    Answer, DurableError, DurableService, DurableWorker, Invitation, NoAnswer, Options, Queue,
+    Refused, Request, Service, SetUpError,
 };
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -254,6 +255,46 @@ fn a_server_that_is_gone_acknowledges_nothing() {
         Err(DurableError::Journal(JournalError::InUse { .. }))
     ));
     drop(again);
+}
+
+#[test]
+fn clients_are_admitted_while_a_server_sleeps_and_serves() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut lists = Lists::load(folder.path()).expect("a state");
+    let mut worker = open(folder.path(), &mut lists).expect("a journal");
+    let (ask, asked) = mpsc::channel::<mpsc::Sender<Invitation>>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for name in 0..5 {
+                let (give, given) = mpsc::channel();
+                ask.send(give).expect("a server");
+                let invitation = given.recv().expect("a server");
+                let mut queue = Queue::join(invitation).expect("a queue");
+                for number in 0..20 {
+                    let sent = queue.submit(&request(name, number), true).expect("room");
+                    queue.committed(sent, PATIENCE).expect("a server");
+                }
+            }
+        });
+        let mut idle_since = None;
+        loop {
+            match asked.try_recv() {
+                Ok(give) => {
+                    let invitation = worker.admit().expect("memory");
+                    give.send(invitation).expect("a client");
+                }
+                Err(mpsc::TryRecvError::Empty) => {}
+                Err(mpsc::TryRecvError::Disconnected) => break,
+            }
+            let turn = worker.run_once(&mut lists).expect("a disk");
+            worker.rest(turn, &mut idle_since);
+        }
+    });
+    worker.finish(&mut lists).expect("a disk");
+    let expected: Vec<u64> = (0..20).collect();
+    for name in 0..5 {
+        assert_eq!(lists.of[&name], (20, expected.clone()));
+    }
 }
 
 #[test]
