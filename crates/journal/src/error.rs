@@ -82,10 +82,13 @@ pub enum JournalError {
         /// What was found.
         what: &'static str,
     },
-    /// Requests between the state and the journal are missing.
+    /// Requests between the state and the journal are missing, or another process has made
+    /// a newer state persistent since this one was loaded.
     #[error(
-        "the state ends at position {state}, and the journal {name} begins at {oldest}: what \
-         is between them is lost; put back a state that reaches {oldest} − 1 at least"
+        "the state ends at position {state}, and the journal {name} begins at {oldest}. If \
+         another process has served the queue since the state was loaded, load the state \
+         again; otherwise what is between them is lost: put back a state that reaches \
+         {oldest} − 1 at least"
     )]
     StateBehind {
         /// Which file.

@@ -139,7 +139,8 @@ pub fn open(
     executed: u64,
     replay: impl FnMut(Record<'_>),
 ) -> Result<Log<FileDisk>, JournalError> {
-    if !path.exists() {
+    let is_there = path.try_exists();
+    if !is_there.map_err(|error| failed(path, "look for", error))? {
         if executed > 0 {
             return Err(JournalError::StateAhead {
                 name: path.display().to_string(),

@@ -143,6 +143,8 @@ fn files_that_do_not_fit_are_refused_in_words() {
         open(&folder.path().join("none"), 9),
         &["position 9", "ends at 0"],
     );
+    // Nobody knows whether it is there.
+    says(open(&path.join("below"), 9), &["cannot look for"]);
     let (mut log, replayed) = open(&path, 1).expect("a journal");
     assert_eq!(replayed.len(), 2);
     log.release(2).expect("a disk");

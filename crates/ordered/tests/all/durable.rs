@@ -298,6 +298,23 @@ fn clients_are_admitted_while_a_server_sleeps_and_serves() {
 }
 
 #[test]
+fn a_state_that_was_loaded_while_another_process_served_is_to_be_loaded_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut lists = Lists::load(folder.path()).expect("a state");
+    let mut worker = open(folder.path(), &mut lists).expect("a journal");
+    let mut queue = Queue::join(worker.admit().expect("memory")).expect("a queue");
+    queue.submit(&request(1, 0), true).expect("room");
+    let mut early = Lists::load(folder.path()).expect("a state");
+    worker.finish(&mut lists).expect("a disk");
+    let error = open(folder.path(), &mut early).expect_err("the state is older");
+    let text = error.to_string();
+    assert!(text.contains("load the state again"), "{text}");
+    let mut late = Lists::load(folder.path()).expect("a state");
+    open(folder.path(), &mut late).expect("a journal");
+    assert_eq!(late.of[&1], (1, vec![0]));
+}
+
+#[test]
 fn a_full_journal_withholds_and_goes_on_after_a_checkpoint() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut lists = Lists::load(folder.path()).expect("a state");
