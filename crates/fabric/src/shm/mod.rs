@@ -38,6 +38,7 @@ pub use connection::Connection;
 pub use copier::Copier;
 pub use export::Export;
 pub use policy::UserPolicy;
+pub use socket::{receive_with, send_with};
 pub use socket_file::{ListenError, MODE_BY_CREDENTIALS, MODE_PRIVATE, SocketFile};
 pub use target::{Progress, Statistics, Target, TargetError, TargetOptions};
 pub use wait::wait_any;

@@ -45,7 +45,7 @@ impl UserPolicy {
     }
 
     /// Decides about the server on a connected socket, by what the kernel says.
-    pub(super) fn trusts_server(&self, socket: impl AsFd) -> bool {
+    pub fn trusts_server(&self, socket: impl AsFd) -> bool {
         users(socket).is_some_and(|(own, peer)| self.trusts(own, peer))
     }
 }

@@ -14,7 +14,7 @@ use trefoil_layout::hello::DESCRIPTOR_COUNT_MAX;
 /// Sends `bytes` with `descriptors` in one message, without waiting. The
 /// caller's messages are far below any socket buffer, so a partial send counts
 /// as an error.
-pub(super) fn send_with(
+pub fn send_with(
     socket: impl AsFd,
     bytes: &[u8],
     descriptors: &[BorrowedFd<'_>],
@@ -37,7 +37,7 @@ pub(super) fn send_with(
 
 /// Receives exactly `bytes.len()` bytes and the descriptors that come with
 /// them. `Ok(false)` if the other side closed before that.
-pub(super) fn receive_with(
+pub fn receive_with(
     socket: impl AsFd,
     bytes: &mut [u8],
     descriptors: &mut Vec<OwnedFd>,

@@ -1,0 +1,248 @@
+//! A client of a served queue.
+
+use crate::request::{Request, RequestError, Status};
+use crate::welcome::{self, DESCRIPTORS, Outcome, ServiceKind, Welcome};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use trefoil_fabric::shm::{UserPolicy, receive_with};
+use trefoil_ordered::{Committed, Invitation, NoAnswer, Queue, Refused, SetUpError};
+
+/// How long a server may take to give a lane: longer than any checkpoint.
+const WELCOME_WITHIN: Duration = Duration::from_secs(10);
+/// How long the server may take for anything else, unless chosen otherwise.
+const WITHIN_DEFAULT: Duration = Duration::from_secs(10);
+
+/// Why there is no connection to a queue.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// Nobody listens.
+    #[error("no queue is served at {path} ({source}): start `trefoil queue serve --socket {path}`")]
+    Nobody {
+        /// Where.
+        path: PathBuf,
+        /// The system's words.
+        source: io::Error,
+    },
+    /// Another user's server.
+    #[error("{path} is served by another user, who is not trusted")]
+    Stranger {
+        /// Where.
+        path: PathBuf,
+    },
+    /// The server has closed the connection: this user may not come in.
+    #[error("the server at {path} lets no client of this user in")]
+    NotLetIn {
+        /// Where.
+        path: PathBuf,
+    },
+    /// The server does not answer.
+    #[error("the server at {path} does not answer: {source}")]
+    Silent {
+        /// Where.
+        path: PathBuf,
+        /// The system's words.
+        source: io::Error,
+    },
+    /// Something else listens there.
+    #[error("what listens at {path} is no queue of this version")]
+    Foreign {
+        /// Where.
+        path: PathBuf,
+    },
+    /// As many clients as it takes are there.
+    #[error("the queue at {path} has {most} clients, which is as many as it takes (--clients)")]
+    Full {
+        /// Where.
+        path: PathBuf,
+        /// How many.
+        most: u64,
+    },
+    /// It could make no lane.
+    #[error("the server at {path} has no memory for another client")]
+    NoMemory {
+        /// Where.
+        path: PathBuf,
+    },
+    /// It ends.
+    #[error("the server at {path} is about to end")]
+    Ending {
+        /// Where.
+        path: PathBuf,
+    },
+    /// The shared memory.
+    #[error(transparent)]
+    SetUp(#[from] SetUpError),
+}
+
+/// Why a request did not do what it says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ClientError {
+    /// It is none. Nothing was sent.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// The queue did not take it: it is not executed.
+    #[error("not done: {0}")]
+    Refused(#[from] Refused),
+    /// It was sent, and nobody knows what became of it.
+    #[error("it may be done or not: {0}")]
+    NoAnswer(#[from] NoAnswer),
+    /// The service's own answer.
+    #[error("not done: {0}")]
+    Status(Status),
+    /// The server's answer is none.
+    #[error("the server's answer has no meaning in this version")]
+    Foreign,
+}
+
+/// A connection. One thread uses it; others have their own.
+#[derive(Debug)]
+pub struct Client {
+    queue: Queue,
+    service: ServiceKind,
+    is_durable: bool,
+    within: Duration,
+    bytes: Vec<u8>,
+}
+
+impl Client {
+    /// Connects to the queue that is served at this path.
+    pub fn connect(path: &Path) -> Result<Self, JoinError> {
+        let at = || path.to_owned();
+        let stream =
+            UnixStream::connect(path).map_err(|source| JoinError::Nobody { path: at(), source })?;
+        if !UserPolicy::default().trusts_server(&stream) {
+            return Err(JoinError::Stranger { path: at() });
+        }
+        let silent = |source: io::Error| JoinError::Silent { path: at(), source };
+        stream
+            .set_read_timeout(Some(WELCOME_WITHIN))
+            .map_err(silent)?;
+        let (mut bytes, mut descriptors) = ([0; welcome::LEN], Vec::new());
+        match receive_with(&stream, &mut bytes, &mut descriptors) {
+            Ok(true) => {}
+            Ok(false) => return Err(JoinError::NotLetIn { path: at() }),
+            Err(error) => return Err(silent(error.into())),
+        }
+        let welcome = Welcome::decode(&bytes).ok_or_else(|| JoinError::Foreign { path: at() })?;
+        match welcome.outcome {
+            Outcome::Welcome => {}
+            Outcome::Full => {
+                let most = welcome.client_count_max;
+                return Err(JoinError::Full { path: at(), most });
+            }
+            Outcome::NoMemory => return Err(JoinError::NoMemory { path: at() }),
+            Outcome::Ending => return Err(JoinError::Ending { path: at() }),
+        }
+        let [order, lane, bell] = <[OwnedFd; DESCRIPTORS]>::try_from(descriptors)
+            .map_err(|_| JoinError::Foreign { path: at() })?;
+        let queue = Queue::join(Invitation {
+            order,
+            lane,
+            bell: bell.into(),
+            terms: welcome.terms,
+        })?;
+        Ok(Client {
+            queue,
+            service: welcome.service,
+            is_durable: welcome.is_durable,
+            within: WITHIN_DEFAULT,
+            bytes: Vec::new(),
+        })
+    }
+
+    /// What is behind the queue.
+    pub fn service(&self) -> ServiceKind {
+        self.service
+    }
+
+    /// Whether a commit means persistent.
+    pub fn is_durable(&self) -> bool {
+        self.is_durable
+    }
+
+    /// How long to wait for room, for a commit and for an answer.
+    pub fn set_within(&mut self, within: Duration) {
+        self.within = within;
+    }
+
+    /// The queue itself.
+    pub fn queue(&mut self) -> &mut Queue {
+        &mut self.queue
+    }
+
+    /// Sends a request, waiting for room if need be, and does not wait for more: what a queue
+    /// that is not durable has taken nilext is committed with that. [`Client::committed`] is
+    /// to follow where a durable one's acknowledgement counts, and [`Client::answer`] for
+    /// each request that is not nilext.
+    pub fn send(&mut self, request: &Request<'_>, nilext: bool) -> Result<Committed, ClientError> {
+        request.encode(&mut self.bytes)?;
+        loop {
+            match self.queue.submit(&self.bytes, nilext) {
+                Ok(sent) => return Ok(sent),
+                // Nothing was sent: to have waited in vain is no doubt.
+                Err(Refused::Full) => self
+                    .queue
+                    .wait_for_room(self.within)
+                    .map_err(|_| ClientError::Refused(Refused::Full))?,
+                Err(refused) => return Err(refused.into()),
+            }
+        }
+    }
+
+    /// Waits until what was sent is committed, and with it all before it.
+    pub fn committed(&mut self, sent: Committed) -> Result<(), ClientError> {
+        Ok(self.queue.committed(sent, self.within)?)
+    }
+
+    /// Waits for the answer to a request that was not nilext: its value, or `None` if there
+    /// is none.
+    pub fn answer(&mut self, sent: Committed) -> Result<Option<&[u8]>, ClientError> {
+        let answer = self.queue.answer(sent, self.within)?;
+        match Status::of(answer) {
+            Some((Status::Done, value)) => Ok(Some(value)),
+            Some((Status::Missing, _)) => Ok(None),
+            Some((status, _)) => Err(ClientError::Status(status)),
+            None => Err(ClientError::Foreign),
+        }
+    }
+
+    fn commit(&mut self, request: &Request<'_>) -> Result<(), ClientError> {
+        let sent = self.send(request, true)?;
+        self.committed(sent)
+    }
+
+    /// A key's value. Whatever was committed before, by anybody, is in it.
+    pub fn get(&mut self, key: &[u8]) -> Result<Option<&[u8]>, ClientError> {
+        let sent = self.send(&Request::Get(key), false)?;
+        self.answer(sent)
+    }
+
+    /// A value for a key; returns when that is committed.
+    pub fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), ClientError> {
+        self.commit(&Request::Set(key, value))
+    }
+
+    /// No value for a key; returns when that is committed.
+    pub fn erase(&mut self, key: &[u8]) -> Result<(), ClientError> {
+        self.commit(&Request::Erase(key))
+    }
+
+    /// So much more in a key's value; returns when that is executed, with the sum.
+    pub fn add(&mut self, key: &[u8], by: i64) -> Result<i64, ClientError> {
+        let sent = self.send(&Request::Add(key, by), false)?;
+        let sum = self
+            .answer(sent)?
+            .and_then(|sum| std::str::from_utf8(sum).ok());
+        sum.and_then(|sum| sum.parse().ok())
+            .ok_or(ClientError::Foreign)
+    }
+
+    /// Bytes behind a key's value; returns when that is executed.
+    pub fn append(&mut self, key: &[u8], more: &[u8]) -> Result<(), ClientError> {
+        let sent = self.send(&Request::Append(key, more), false)?;
+        self.answer(sent).map(|_| ())
+    }
+}

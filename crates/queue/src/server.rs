@@ -1,0 +1,312 @@
+//! Serving a queue until it is told to stop.
+
+use crate::cache::{self, Cache, CacheError};
+use crate::folder::{Folder, FolderError};
+use crate::listener::Listener;
+use crate::rocks::{self, Rocks, RocksError};
+use crate::welcome::ServiceKind;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use trefoil_fabric::shm::{ListenError, UserPolicy};
+use trefoil_journal::snapshot::SnapshotError;
+use trefoil_journal::{FileDisk, Flush, file};
+use trefoil_ordered::worker::Turn;
+use trefoil_ordered::{
+    DurableError, DurableService, DurableWorker, Invitation, Options, Service, SetUpError, Step,
+    Worker,
+};
+use trefoil_rocksdb::{DbError, DbOptions};
+
+/// Busy turns between two looks at the socket: a look is a call of the system.
+const LOOK_TURNS: u32 = 256;
+/// How long a server without clients sleeps until it looks whether it is to stop.
+const ALONE: Duration = Duration::from_millis(50);
+
+/// What to serve, and where.
+#[derive(Clone, Debug)]
+pub struct ServeOptions {
+    /// Where clients find it.
+    pub socket: PathBuf,
+    /// Who may be a client.
+    pub users: UserPolicy,
+    /// What keeps the values.
+    pub service: ServiceKind,
+    /// Where files are: of RocksDB, and of whatever is durable.
+    pub folder: Option<PathBuf>,
+    /// Whether an acknowledgement means persistent.
+    pub is_durable: bool,
+    /// Bytes of the journal of a durable queue, when it is made.
+    pub journal_len: u64,
+    /// How the journal is flushed.
+    pub flush: Flush,
+    /// Bytes of a cache.
+    pub memory: u64,
+    /// RocksDB's library, if it is not where the system has such.
+    pub library: Option<PathBuf>,
+    /// Slots, clients, naps.
+    pub queue: Options,
+}
+
+/// Why nothing is served, or not any more.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// What was asked for cannot be.
+    #[error("{0}")]
+    Impossible(&'static str),
+    /// The folder.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    /// The socket.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The shared memory.
+    #[error(transparent)]
+    SetUp(#[from] SetUpError),
+    /// Trefoil's store.
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+    /// RocksDB.
+    #[error(transparent)]
+    Rocks(#[from] RocksError),
+    /// A durable cache.
+    #[error(transparent)]
+    DurableCache(#[from] DurableError<SnapshotError>),
+    /// A durable RocksDB.
+    #[error(transparent)]
+    DurableRocks(#[from] DurableError<DbError>),
+}
+
+/// Serves until `stop` is set. `ready` is called when clients can come.
+pub fn serve(
+    options: &ServeOptions,
+    stop: &AtomicBool,
+    ready: impl FnOnce(),
+) -> Result<(), ServeError> {
+    options.queue.check()?;
+    let impossible = |words| Err(ServeError::Impossible(words));
+    match (options.service, options.is_durable, &options.folder) {
+        (ServiceKind::Cache, true, None) => return impossible("a durable queue needs --folder"),
+        (ServiceKind::Rocksdb, _, None) => return impossible("RocksDB needs --folder"),
+        (ServiceKind::Cache, false, Some(_)) => {
+            return impossible(
+                "a cache that is not durable keeps no files: --folder needs --durable",
+            );
+        }
+        _ => {}
+    }
+    if options.service == ServiceKind::Cache && options.memory < cache::MEMORY_MIN {
+        return impossible("a cache needs 4 MiB at least");
+    }
+    let folder = match &options.folder {
+        Some(path) => Some(Folder::open(path, options.service, options.is_durable)?),
+        None => None,
+    };
+    match (options.service, folder) {
+        (ServiceKind::Cache, None) => {
+            let service = Cache::new(options.memory)?;
+            volatile(options, service, stop, ready)
+        }
+        (ServiceKind::Cache, Some(folder)) => {
+            let service = Cache::load(options.memory, &folder.state())?;
+            durable(options, &folder, cache::QUEUE, service, stop, ready)
+        }
+        (ServiceKind::Rocksdb, None) => impossible("RocksDB needs --folder"),
+        (ServiceKind::Rocksdb, Some(folder)) => {
+            let library = options.library.as_deref();
+            let db = DbOptions::default();
+            let service = Rocks::open(library, &folder.rocksdb(), db, options.is_durable)?;
+            match options.is_durable {
+                true => durable(options, &folder, rocks::QUEUE, service, stop, ready),
+                false => volatile(options, service, stop, ready),
+            }
+        }
+    }
+}
+
+/// A service that may fail amid its work.
+trait Failing {
+    fn failure(&self) -> Option<ServeError>;
+}
+
+impl Failing for Cache {
+    fn failure(&self) -> Option<ServeError> {
+        None
+    }
+}
+
+impl Failing for Rocks {
+    fn failure(&self) -> Option<ServeError> {
+        let error = Rocks::failure(self)?;
+        Some(ServeError::Rocks(RocksError::Db(error.clone())))
+    }
+}
+
+/// A worker with its service.
+trait Engine {
+    fn admit(&mut self) -> Result<Invitation, SetUpError>;
+    fn client_count(&self) -> usize;
+    fn run_once(&mut self) -> Result<Turn, ServeError>;
+    fn rest(&mut self, turn: Turn, idle_since: &mut Option<Instant>);
+}
+
+struct Volatile<S> {
+    worker: Worker,
+    service: S,
+}
+
+impl<S: Service + Failing> Engine for Volatile<S> {
+    fn admit(&mut self) -> Result<Invitation, SetUpError> {
+        self.worker.admit()
+    }
+
+    fn client_count(&self) -> usize {
+        self.worker.client_count()
+    }
+
+    fn run_once(&mut self) -> Result<Turn, ServeError> {
+        let turn = self.worker.run_once(&mut self.service);
+        match self.service.failure() {
+            None => Ok(turn),
+            Some(failure) => Err(failure),
+        }
+    }
+
+    fn rest(&mut self, turn: Turn, idle_since: &mut Option<Instant>) {
+        let last = match turn.executed {
+            0 => turn.last,
+            _ => Step::Executed,
+        };
+        self.worker.rest(last, idle_since);
+    }
+}
+
+struct Durable<S> {
+    worker: DurableWorker<FileDisk>,
+    service: S,
+}
+
+impl<S: DurableService + Failing> Engine for Durable<S>
+where
+    ServeError: From<DurableError<S::Error>>,
+{
+    fn admit(&mut self) -> Result<Invitation, SetUpError> {
+        self.worker.admit()
+    }
+
+    fn client_count(&self) -> usize {
+        self.worker.worker().client_count()
+    }
+
+    fn run_once(&mut self) -> Result<Turn, ServeError> {
+        let turn = self.worker.run_once(&mut self.service)?;
+        match self.service.failure() {
+            None => Ok(turn),
+            Some(failure) => Err(failure),
+        }
+    }
+
+    fn rest(&mut self, turn: Turn, idle_since: &mut Option<Instant>) {
+        self.worker.rest(turn, idle_since);
+    }
+}
+
+fn volatile(
+    options: &ServeOptions,
+    service: impl Service + Failing,
+    stop: &AtomicBool,
+    ready: impl FnOnce(),
+) -> Result<(), ServeError> {
+    let listener = listen(options)?;
+    // A client of an earlier life has that one's memory, and knows from its bell that nobody
+    // serves it: epochs of queues without a journal need not differ for that, and do.
+    let worker = Worker::new(random(), options.queue.clone())?;
+    let mut engine = Volatile { worker, service };
+    run(&listener, &mut engine, options, stop, ready)?;
+    drop(listener);
+    let Volatile {
+        worker,
+        mut service,
+    } = engine;
+    worker.finish(&mut service);
+    match service.failure() {
+        None => Ok(()),
+        Some(failure) => Err(failure),
+    }
+}
+
+fn durable<S: DurableService + Failing>(
+    options: &ServeOptions,
+    folder: &Folder,
+    queue: u64,
+    mut service: S,
+    stop: &AtomicBool,
+    ready: impl FnOnce(),
+) -> Result<(), ServeError>
+where
+    ServeError: From<DurableError<S::Error>>,
+{
+    let listener = listen(options)?;
+    let journal = folder.journal();
+    let (of, how) = ((queue, random()), (options.journal_len, options.flush));
+    let worker = DurableWorker::open(options.queue.clone(), &mut service, |executed, replay| {
+        file::open(&journal, of, how, executed, replay)
+    })?;
+    if let Some(failure) = service.failure() {
+        return Err(failure);
+    }
+    let mut engine = Durable { worker, service };
+    run(&listener, &mut engine, options, stop, ready)?;
+    drop(listener);
+    let Durable {
+        worker,
+        mut service,
+    } = engine;
+    worker.finish(&mut service)?;
+    match service.failure() {
+        None => Ok(()),
+        Some(failure) => Err(failure),
+    }
+}
+
+fn listen(options: &ServeOptions) -> Result<Listener, ListenError> {
+    Listener::bind(
+        &options.socket,
+        options.users.clone(),
+        (options.service, options.is_durable),
+        options.queue.client_count_max,
+    )
+}
+
+fn run(
+    listener: &Listener,
+    engine: &mut impl Engine,
+    options: &ServeOptions,
+    stop: &AtomicBool,
+    ready: impl FnOnce(),
+) -> Result<(), ServeError> {
+    ready();
+    let mut idle_since: Option<Instant> = None;
+    let mut turns = 0u32;
+    while !stop.load(Ordering::Relaxed) {
+        let turn = engine.run_once()?;
+        turns = turns.wrapping_add(1);
+        let is_asleep = idle_since.is_some_and(|since| since.elapsed() >= options.queue.spin);
+        if is_asleep || turns.is_multiple_of(LOOK_TURNS) {
+            listener.look(|| engine.admit());
+        }
+        match engine.client_count() {
+            0 => {
+                listener.wait(ALONE);
+                listener.look(|| engine.admit());
+            }
+            _ => engine.rest(turn, &mut idle_since),
+        }
+    }
+    Ok(())
+}
+
+fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
+}

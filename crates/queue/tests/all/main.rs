@@ -1,0 +1,5 @@
+//! Queues that are served by processes.
+
+mod joining;
+mod kills;
+mod support;

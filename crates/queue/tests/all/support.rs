@@ -1,0 +1,176 @@
+//! Servers in processes of their own: this test program, started again.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use trefoil_fabric::shm::UserPolicy;
+use trefoil_journal::Flush;
+use trefoil_ordered::Options;
+use trefoil_queue::{ServeOptions, ServiceKind, serve};
+
+const CHILD: &str = "TREFOIL_TEST_QUEUE_SERVE";
+const READY: &str = "ready";
+/// Bytes of the shortest journal: its ring is gone round often.
+const JOURNAL_LEN: u64 = 1;
+
+/// What a test asks of its server.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) service: ServiceKind,
+    pub(crate) is_durable: bool,
+    pub(crate) clients: usize,
+    pub(crate) folder: PathBuf,
+}
+
+impl Wanted {
+    pub(crate) fn new(service: ServiceKind, is_durable: bool, folder: &Path) -> Self {
+        Wanted {
+            service,
+            is_durable,
+            clients: 8,
+            folder: folder.to_owned(),
+        }
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.folder.join("socket")
+    }
+
+    pub(crate) fn options(&self) -> ServeOptions {
+        let needs_folder = self.is_durable || self.service == ServiceKind::Rocksdb;
+        ServeOptions {
+            socket: self.socket(),
+            users: UserPolicy::SameUser,
+            service: self.service,
+            folder: needs_folder.then(|| self.folder.join("files")),
+            is_durable: self.is_durable,
+            journal_len: JOURNAL_LEN,
+            flush: Flush::Direct,
+            memory: 64 << 20,
+            library: None,
+            queue: Options {
+                slot_count: 16,
+                client_count_max: self.clients,
+                ..Options::default()
+            },
+        }
+    }
+}
+
+/// A server's process, which is killed when it is dropped.
+pub(crate) struct Server {
+    child: Child,
+    stderr: Option<BufReader<ChildStderr>>,
+}
+
+impl Server {
+    /// Starts one, and does not wait.
+    pub(crate) fn start(wanted: &Wanted) -> Self {
+        let spelled = format!(
+            "{} {} {} {}",
+            wanted.service.name(),
+            wanted.is_durable,
+            wanted.clients,
+            wanted.folder.display()
+        );
+        let mut child = Command::new(std::env::current_exe().expect("a path"))
+            .args(["--exact", "support::server_child", "--nocapture"])
+            .env(CHILD, spelled)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("a child");
+        let stderr = child.stderr.take().map(BufReader::new);
+        Server { child, stderr }
+    }
+
+    /// Starts one that clients can come to.
+    pub(crate) fn ready(wanted: &Wanted) -> Self {
+        let mut server = Server::start(wanted);
+        let stderr = server.stderr.as_mut().expect("a pipe");
+        let mut line = String::new();
+        stderr.read_line(&mut line).expect("a pipe");
+        assert_eq!(line.trim(), READY, "{}", server.said());
+        server
+    }
+
+    /// What it says until its end.
+    fn said(&mut self) -> String {
+        let mut said = String::new();
+        if let Some(stderr) = &mut self.stderr {
+            let _ = stderr.read_to_string(&mut said);
+        }
+        said
+    }
+
+    pub(crate) fn kill(mut self) {
+        self.child.kill().expect("a child");
+        let status = self.child.wait().expect("a child");
+        assert_eq!(
+            status.code(),
+            None,
+            "it did not end by itself: {}",
+            self.said()
+        );
+    }
+
+    /// An orderly end.
+    pub(crate) fn stop(mut self) {
+        drop(self.child.stdin.take());
+        let status = self.child.wait().expect("a child");
+        assert!(status.success(), "{}", self.said());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Started as a process of its own; it ends when its standard input does.
+#[test]
+fn server_child() {
+    let Ok(spelled) = std::env::var(CHILD) else {
+        return;
+    };
+    let mut words = spelled.splitn(4, ' ');
+    let mut word = || words.next().expect("four words");
+    let name = word();
+    let service = ServiceKind::ALL.into_iter().find(|of| of.name() == name);
+    let wanted = Wanted {
+        service: service.expect("a service"),
+        is_durable: word() == "true",
+        clients: word().parse().expect("a number"),
+        folder: word().into(),
+    };
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let _ = std::io::stdin().read_to_end(&mut Vec::new());
+            stop.store(true, Ordering::Relaxed);
+        });
+        let served = serve(&wanted.options(), &stop, || eprintln!("{READY}"));
+        if let Err(error) = served {
+            // Not by a panic: the other thread may wait for ever.
+            eprintln!("{error}");
+            std::process::exit(3);
+        }
+    });
+}
+
+/// Asks until `found` says what is wanted.
+pub(crate) fn eventually<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
+    let end = std::time::Instant::now() + Duration::from_secs(120);
+    loop {
+        if let Some(found) = found() {
+            return found;
+        }
+        assert!(std::time::Instant::now() < end, "{what} did not come");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
