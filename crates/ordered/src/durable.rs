@@ -10,6 +10,7 @@
 //! service sees are those of the journal: they go on over all lives of the queue.
 
 use crate::merge::{Step, Taken};
+use crate::mutants::{self, Mutant};
 use crate::service::{Answer, Request, Service};
 use crate::slot::PAYLOAD_LEN_MAX;
 use crate::worker::{Invitation, Options, SetUpError, Turn, Worker};
@@ -183,11 +184,32 @@ impl<D: Disk> DurableWorker<D> {
         service: &mut S,
     ) -> Result<Turn, DurableError<S::Error>> {
         let last = self.gather(service);
+        if mutants::is(Mutant::DurableAnswersEarly) {
+            self.execute(service);
+        }
+        if mutants::is(Mutant::DurableAcknowledgesEarly) {
+            self.acknowledge();
+        }
         self.log.commit()?;
+        self.acknowledge();
+        self.worker.tell();
+        self.execute(service);
+        self.worker.tell();
+        self.worker.look_around();
+        if self.log.is_tight() || !self.log.has_room(PAYLOAD_LEN_MAX) {
+            self.try_checkpoint(service)?;
+        }
+        Ok(last)
+    }
+
+    fn acknowledge(&mut self) {
         for pending in &self.group {
             self.worker.acknowledge(&pending.taken);
         }
-        self.worker.tell();
+    }
+
+    /// The group.
+    fn execute<S: DurableService>(&mut self, service: &mut S) {
         for pending in self.group.drain(..) {
             self.answer.clear();
             self.executed = pending.position;
@@ -201,12 +223,6 @@ impl<D: Disk> DurableWorker<D> {
             service.execute(request, &mut self.answer);
             self.worker.complete(pending.taken, &self.answer);
         }
-        self.worker.tell();
-        self.worker.look_around();
-        if self.log.is_tight() || !self.log.has_room(PAYLOAD_LEN_MAX) {
-            self.try_checkpoint(service)?;
-        }
-        Ok(last)
     }
 
     /// One group, out of the lanes.
@@ -263,6 +279,9 @@ impl<D: Disk> DurableWorker<D> {
         service: &mut S,
     ) -> Result<(), DurableError<S::Error>> {
         let position = self.executed;
+        if mutants::is(Mutant::DurableReleasesEarly) {
+            self.log.release(position)?;
+        }
         if position > service.persistent_position() {
             service
                 .checkpoint(position)

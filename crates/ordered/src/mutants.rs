@@ -50,6 +50,12 @@ pub enum Mutant {
     DelegateCompletesUntold,
     /// Of a delegate, 5: a delegate ends without a last look at the queue behind.
     DelegateEndsEarly,
+    /// Of a durable queue: what is taken is acknowledged before it is in the journal.
+    DurableAcknowledgesEarly,
+    /// Of a durable queue: what is taken is executed and answered before that.
+    DurableAnswersEarly,
+    /// Of a durable queue: the journal's room is given back before the state is persistent.
+    DurableReleasesEarly,
     /// Of marks, 1: a mutation is marked after it was published. A rule of the client's.
     MarkedLate,
     /// Of marks, 2: a mark is cleared before its mutation is executed. A rule of the
@@ -65,7 +71,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every mutant.
-    pub const ALL: [Mutant; 26] = [
+    pub const ALL: [Mutant; 29] = [
         Mutant::ClaimedLate,
         Mutant::PublishedBlindly,
         Mutant::SkippedBlindly,
@@ -87,6 +93,9 @@ impl Mutant {
         Mutant::DelegateForgets,
         Mutant::DelegateCompletesUntold,
         Mutant::DelegateEndsEarly,
+        Mutant::DurableAcknowledgesEarly,
+        Mutant::DurableAnswersEarly,
+        Mutant::DurableReleasesEarly,
         Mutant::MarkedLate,
         Mutant::ClearedEarly,
         Mutant::MarksLast,

@@ -29,7 +29,8 @@ pub struct DbOptions {
 impl Default for DbOptions {
     fn default() -> Self {
         DbOptions {
-            write_buffer_len: 64 << 20,
+            // A flush that somebody waits for writes no more than this.
+            write_buffer_len: 8 << 20,
             background_job_count: 2,
         }
     }

@@ -1,6 +1,7 @@
 //! The ordered queue under a simulator, and its sides in real threads and processes.
 
 mod conformance;
+mod cuts;
 mod delegates;
 mod durable;
 mod failing;

@@ -78,7 +78,8 @@ fn every_rule_has_its_test() {
     let text = concat!(
         include_str!("mutants.rs"),
         include_str!("delegates.rs"),
-        include_str!("marks.rs")
+        include_str!("marks.rs"),
+        include_str!("cuts.rs")
     );
     for mutant in Mutant::ALL {
         assert!(text.contains(&format!("Mutant::{mutant:?},")), "{mutant:?}");

@@ -4,20 +4,11 @@ use crate::sim;
 use crate::sim::stats::Stats;
 
 /// `TREFOIL_TEST_ORDERED_SEEDS=FIRST..END` for others.
-const SEEDS: std::ops::Range<u64> = 0..20_000;
-
-fn seeds() -> std::ops::Range<u64> {
-    let Ok(text) = std::env::var("TREFOIL_TEST_ORDERED_SEEDS") else {
-        return SEEDS;
-    };
-    let (first, end) = text.split_once("..").expect("FIRST..END");
-    let number = |text: &str| text.parse().expect("a number");
-    number(first)..number(end)
-}
+const SEEDS: std::ops::Range<u64> = 0..100_000;
 
 #[test]
 fn order_once_and_nothing_that_was_refused() {
-    let seeds = seeds();
+    let seeds = sim::seeds("TREFOIL_TEST_ORDERED_SEEDS", SEEDS);
     let mut stats = Stats::default();
     for seed in seeds.clone() {
         let (of_run, violations) = sim::run(seed);

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 
+#[derive(Clone, Debug)]
 pub(crate) struct Dice(Cell<u64>);
 
 impl Dice {

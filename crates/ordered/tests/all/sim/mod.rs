@@ -14,6 +14,7 @@ use history::{Executed, Property, Violation};
 use memory::Memory;
 use stats::Stats;
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
 use std::rc::Rc;
 use trefoil_ordered::lane::{self, Terms};
 use trefoil_ordered::merge::{LaneId, Merge, PATIENCE_NS, Step, Taken};
@@ -29,9 +30,20 @@ const DRAIN_ROUNDS: usize = 4_000;
 /// Clients of one run, of all times.
 const CLIENTS_MAX: usize = 12;
 
+/// What `variable` says, as FIRST..END, or the usual seeds.
+pub(crate) fn seeds(variable: &str, usual: Range<u64>) -> Range<u64> {
+    let Ok(text) = std::env::var(variable) else {
+        return usual;
+    };
+    let (first, end) = text.split_once("..").expect("FIRST..END");
+    let number = |text: &str| text.parse().expect("a number");
+    number(first)..number(end)
+}
+
 struct World {
     notes: Notes,
-    actors: RefCell<Vec<Option<Actor>>>,
+    /// Boxed: they are taken out for each step.
+    actors: RefCell<Vec<Option<Box<Actor>>>>,
     now_ns: Cell<u64>,
     /// One access in so many of the server's has somebody step before it.
     pace: u64,
@@ -309,7 +321,7 @@ impl Lanes {
         });
         let producer = Producer::new(memory, terms);
         let actor = Actor::new(kind, producer, self.order.clone());
-        world.actors.borrow_mut().push(Some(actor));
+        world.actors.borrow_mut().push(Some(Box::new(actor)));
     }
 
     /// The system tells the server of a client that has died, sooner or later.
@@ -384,8 +396,8 @@ fn drain(world: &Rc<World>, merge: &mut Merge<Memory>, recorder: &mut Recorder) 
             .flatten()
             .all(|actor| actor.kind() != Kind::Honest || actor.is_dead || actor.is_between());
         idle = if is_idle && is_quiet { idle + 1 } else { 0 };
-        // Marks alone are looked at in most of these.
-        if idle > 200 {
+        // Marks alone are looked at in most of these, and turns once in 64.
+        if idle > 130 {
             break;
         }
     }
