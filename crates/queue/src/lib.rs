@@ -36,3 +36,7 @@ pub use folder::FolderError;
 pub use request::{Request, RequestError, Status};
 pub use server::{ServeError, ServeOptions, serve};
 pub use welcome::ServiceKind;
+// What a server's user chooses by.
+pub use trefoil_journal::Flush;
+pub use trefoil_ordered::Options;
+pub use trefoil_rocksdb::DbOptions;

@@ -45,6 +45,8 @@ pub struct ServeOptions {
     pub memory: u64,
     /// RocksDB's library, if it is not where the system has such.
     pub library: Option<PathBuf>,
+    /// What RocksDB is told.
+    pub rocksdb: DbOptions,
     /// Slots, clients, naps.
     pub queue: Options,
 }
@@ -86,6 +88,9 @@ pub fn serve(
 ) -> Result<(), ServeError> {
     options.queue.check()?;
     let impossible = |words| Err(ServeError::Impossible(words));
+    if options.queue.client_count_max == 0 {
+        return impossible("a queue needs a place for one client at least");
+    }
     match (options.service, options.is_durable, &options.folder) {
         (ServiceKind::Cache, true, None) => return impossible("a durable queue needs --folder"),
         (ServiceKind::Rocksdb, _, None) => return impossible("RocksDB needs --folder"),
@@ -115,8 +120,8 @@ pub fn serve(
         (ServiceKind::Rocksdb, None) => impossible("RocksDB needs --folder"),
         (ServiceKind::Rocksdb, Some(folder)) => {
             let library = options.library.as_deref();
-            let db = DbOptions::default();
-            let service = Rocks::open(library, &folder.rocksdb(), db, options.is_durable)?;
+            let (path, db) = (folder.rocksdb(), options.rocksdb);
+            let service = Rocks::open(library, &path, db, options.is_durable)?;
             match options.is_durable {
                 true => durable(options, &folder, rocks::QUEUE, service, stop, ready),
                 false => volatile(options, service, stop, ready),

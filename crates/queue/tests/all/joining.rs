@@ -157,6 +157,10 @@ fn what_cannot_be_served_is_told_before_anything_is() {
         let error = refused(&cache);
         assert!(matches!(error, ServeError::Impossible(_)), "{error}");
     }
+    let mut places = options.clone();
+    places.queue.client_count_max = 0;
+    let error = refused(&places);
+    assert!(matches!(error, ServeError::Impossible(_)), "{error}");
     let mut slots = options.clone();
     slots.queue.slot_count = 3;
     let error = refused(&slots);

@@ -92,7 +92,7 @@ impl Sent {
                     .chunks_exact(4)
                     .map(|four| u32::from_le_bytes(four.try_into().expect("four bytes"))),
             );
-            if (numbers.len() as u64) % LIST_LEN != 0 {
+            if !(numbers.len() as u64).is_multiple_of(LIST_LEN) {
                 break;
             }
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use trefoil_fabric::shm::UserPolicy;
 use trefoil_journal::Flush;
 use trefoil_ordered::Options;
-use trefoil_queue::{ServeOptions, ServiceKind, serve};
+use trefoil_queue::{DbOptions, ServeOptions, ServiceKind, serve};
 
 const CHILD: &str = "TREFOIL_TEST_QUEUE_SERVE";
 const READY: &str = "ready";
@@ -50,6 +50,11 @@ impl Wanted {
             flush: Flush::Direct,
             memory: 64 << 20,
             library: None,
+            // RocksDB's least: it writes files amid the journal's laps, by itself.
+            rocksdb: DbOptions {
+                write_buffer_len: 64 << 10,
+                ..DbOptions::default()
+            },
             queue: Options {
                 slot_count: 16,
                 client_count_max: self.clients,
