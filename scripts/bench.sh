@@ -2,7 +2,7 @@
 # Measures every figure that the documentation quotes, into out/bench.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-scripts/setup.sh memcached redis postgres etcd valkey-8.1.1
+scripts/setup.sh memcached redis postgres etcd valkey-8.1.1 rocksdb
 cargo build --release --locked -p trefoil -p address-book --features trefoil/full
 target/release/trefoil bench all --out out/bench
 target/release/trefoil bench gateway | tee out/bench/gateway.txt

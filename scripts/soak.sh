@@ -2,7 +2,7 @@
 # The longer checks: lints, memory model, interpreter, fuzzing, many more seeds.
 # FUZZ_SECONDS per target, SOAK_SEEDS, SOAK_WHOLE_SEEDS, SOAK_MOVE_SEEDS,
 # SOAK_RESIZE_SEEDS, SOAK_REPLACE_SEEDS, SOAK_SCRIPT_SEEDS, SOAK_LINKED_SEEDS,
-# SOAK_DURABLE_KILLS, SOAK_JOURNAL_SEEDS, SOAK_OPERATIONS, SOAK_CHAOS_S and
+# SOAK_DURABLE_KILLS, SOAK_JOURNAL_SEEDS, SOAK_CUTS_SEEDS, SOAK_ORDERED_SEEDS, SOAK_OPERATIONS, SOAK_CHAOS_S and
 # SOAK_LOCKS_S can be set from outside; what
 # scripts/upgrade.sh takes, too.
 set -euo pipefail
@@ -21,6 +21,8 @@ chaos_s=${SOAK_CHAOS_S:-1800}
 locks_s=${SOAK_LOCKS_S:-300}
 durable_kills=${SOAK_DURABLE_KILLS:-1000}
 journal_seeds=${SOAK_JOURNAL_SEEDS:-1000000}
+cuts_seeds=${SOAK_CUTS_SEEDS:-100000}
+ordered_seeds=${SOAK_ORDERED_SEEDS:-2000000}
 
 nightly() {
   rustup toolchain list | grep -q '^nightly' || rustup toolchain install nightly --profile minimal
@@ -58,6 +60,22 @@ durable_kills() {
   TREFOIL_TEST_ORDERED_KILLS=$durable_kills \
     one_test durable::acknowledged_increments_and_appends_are_there_once_after_kill_9_at_random_moments \
     -p trefoil-ordered
+}
+queue_kills() {
+  local service
+  for service in a_cache rocksdb; do
+    TREFOIL_TEST_QUEUE_KILLS=$durable_kills \
+      one_test "kills::${service}_has_what_was_acknowledged_once_after_kill_9_at_random_moments" \
+      -p trefoil-queue
+  done
+}
+queue_cuts() {
+  TREFOIL_TEST_CUTS_SEEDS=1000000..$((1000000 + cuts_seeds)) \
+    one_test cuts::what_was_acknowledged_is_there_once_after_power_cuts -p trefoil-ordered
+}
+queue_order() {
+  TREFOIL_TEST_ORDERED_SEEDS=1000000..$((1000000 + ordered_seeds)) \
+    one_test promise::order_once_and_nothing_that_was_refused -p trefoil-ordered
 }
 power_cuts() {
   TREFOIL_TEST_JOURNAL_SEEDS=1000000..$((1000000 + journal_seeds)) \
@@ -130,7 +148,7 @@ promtool() {
   return "$code"
 }
 
-stage "tools and peers" scripts/setup.sh memcached redis postgres etcd tlc
+stage "tools and peers" scripts/setup.sh memcached redis postgres etcd tlc rocksdb
 stage "nightly tools" nightly
 stage "lints" cargo clippy --release --workspace --features trefoil/full --all-targets --locked -- -D warnings
 stage "commands that a plain build is without" \
@@ -147,7 +165,10 @@ stage "linked store, a mutant for each safety rule" \
   cargo test --release --locked --quiet -p trefoil-linklet-core -p trefoil-linked-sim \
   --features trefoil-linked-sim/mutants --test all -- mutants:: scenarios::
 stage "durable queue, $durable_kills times kill -9" durable_kills
-stage "durable queue, power cuts, $journal_seeds seeds" power_cuts
+stage "served queues, $durable_kills times kill -9 of each" queue_kills
+stage "journal, power cuts, $journal_seeds seeds" power_cuts
+stage "durable queue, power cuts, $cuts_seeds seeds" queue_cuts
+stage "ordered queue, $ordered_seeds seeds" queue_order
 stage "loom" loom
 stage "Miri" miri
 stage "fuzzing, $fuzz_seconds s a target" fuzz

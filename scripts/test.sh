@@ -70,7 +70,7 @@ linked_quick() {
   }
 }
 
-stage "tools and peers" scripts/setup.sh memcached redis postgres etcd tlc
+stage "tools and peers" scripts/setup.sh memcached redis postgres etcd tlc rocksdb
 fetch_clients
 stage "formatting" cargo fmt --all --check
 stage "build" cargo build --profile tested --workspace --features trefoil/full --lib --bins --tests --locked

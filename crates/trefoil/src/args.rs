@@ -7,6 +7,8 @@ mod certs;
 mod histories;
 #[cfg(feature = "linked")]
 mod linked;
+#[cfg(feature = "queue")]
+mod queue;
 #[cfg(feature = "sim")]
 mod sim;
 
@@ -17,6 +19,8 @@ pub(crate) use certs::*;
 pub(crate) use histories::*;
 #[cfg(feature = "linked")]
 pub(crate) use linked::*;
+#[cfg(feature = "queue")]
+pub(crate) use queue::*;
 #[cfg(feature = "sim")]
 pub(crate) use sim::*;
 
@@ -81,6 +85,13 @@ pub(crate) enum Command {
     #[cfg(not(feature = "bench"))]
     #[command(hide = true, disable_help_flag = true)]
     Bench(LeftOut),
+    /// An ordered queue on this host, whose SETs commit in shared memory: serve one, use one
+    #[cfg(feature = "queue")]
+    #[command(subcommand)]
+    Queue(QueueCommand),
+    #[cfg(not(feature = "queue"))]
+    #[command(hide = true, disable_help_flag = true)]
+    Queue(LeftOut),
     /// Decide which server of a linked store has which keys
     #[cfg(feature = "linked")]
     Assigner(AssignerArgs),
@@ -116,6 +127,7 @@ pub(crate) enum Command {
     feature = "top",
     feature = "bench",
     feature = "linked",
+    feature = "queue",
     feature = "sim"
 )))]
 #[derive(Args, Debug, Clone)]

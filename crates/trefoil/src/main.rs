@@ -22,6 +22,8 @@ mod gateway;
 mod histories;
 mod logging;
 mod operations;
+#[cfg(feature = "queue")]
+mod queue;
 #[cfg(feature = "linked")]
 mod relay;
 mod serve;
@@ -58,6 +60,8 @@ fn main() -> ExitCode {
         Command::Bench(command) => bench::run(command),
         #[cfg(feature = "linked")]
         Command::Assigner(args) => assigner::run(args),
+        #[cfg(feature = "queue")]
+        Command::Queue(command) => queue::run(command),
         #[cfg(feature = "sim")]
         Command::Sim(args) => sim::run(args),
         #[cfg(feature = "bench")]
@@ -70,6 +74,8 @@ fn main() -> ExitCode {
         Command::Bench(_) | Command::Demo(_) | Command::Histories(_) => left_out("bench"),
         #[cfg(not(feature = "linked"))]
         Command::Relay(_) | Command::Assigner(_) => left_out("linked"),
+        #[cfg(not(feature = "queue"))]
+        Command::Queue(_) => left_out("queue"),
         #[cfg(not(feature = "sim"))]
         Command::Sim(_) => left_out("sim"),
         #[cfg(not(feature = "top"))]
@@ -89,6 +95,7 @@ fn main() -> ExitCode {
     feature = "top",
     feature = "bench",
     feature = "linked",
+    feature = "queue",
     feature = "sim"
 )))]
 fn left_out(feature: &str) -> failure::Outcome {

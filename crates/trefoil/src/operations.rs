@@ -51,16 +51,7 @@ fn tell(found: Lookup<'_>, json: bool) -> Outcome {
             Ok(ExitCode::SUCCESS)
         }
         Lookup::Hit(hit) => {
-            let mut out = std::io::stdout();
-            // A prompt does not belong behind a value; a script gets the bytes alone.
-            let end: &[u8] = match out.is_terminal() && !hit.value.ends_with(b"\n") {
-                true => b"\n",
-                false => b"",
-            };
-            out.write_all(hit.value)
-                .and_then(|()| out.write_all(end))
-                .and_then(|()| out.flush())
-                .map_err(|e| Failure::doing("cannot write the value", e))?;
+            write_value(hit.value)?;
             Ok(ExitCode::SUCCESS)
         }
         Lookup::Miss(miss) => {
@@ -238,7 +229,22 @@ fn report(result: Result<Mutated, OpError>, attempt: &Attempt, json: bool) -> Ou
     Ok(code)
 }
 
-fn read_value(path: &Path) -> Result<Vec<u8>, Failure> {
+/// Prints a value's bytes alone, or, for a person, with a line's end.
+pub(crate) fn write_value(value: &[u8]) -> Result<(), Failure> {
+    let mut out = std::io::stdout();
+    // A prompt does not belong behind a value; a script gets the bytes alone.
+    let end: &[u8] = match out.is_terminal() && !value.ends_with(b"\n") {
+        true => b"\n",
+        false => b"",
+    };
+    out.write_all(value)
+        .and_then(|()| out.write_all(end))
+        .and_then(|()| out.flush())
+        .map_err(|e| Failure::doing("cannot write the value", e))
+}
+
+/// A file's content; `-` is standard input.
+pub(crate) fn read_value(path: &Path) -> Result<Vec<u8>, Failure> {
     let mut value = Vec::new();
     let read = if path == Path::new("-") {
         std::io::stdin().read_to_end(&mut value).map(|_| ())

@@ -4,12 +4,13 @@ use crate::support::{run, text};
 
 #[test]
 fn a_command_that_was_left_out_says_which_feature_brings_it() {
-    let commands: [(&[&str], &str); 7] = [
+    let commands: [(&[&str], &str); 8] = [
         (&["bench", "get", "--keys", "5"], "bench"),
         (&["bench", "--help"], "bench"),
         (&["demo"], "bench"),
         (&["assigner", "status"], "linked"),
         (&["relay", "--publication", "p"], "linked"),
+        (&["queue", "serve", "--durable"], "queue"),
         (&["sim", "--seeds", "1"], "sim"),
         (&["sim"], "sim"),
     ];

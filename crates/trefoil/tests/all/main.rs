@@ -20,10 +20,17 @@ mod gateways;
 mod hosts;
 #[cfg(all(feature = "bench", feature = "top"))]
 mod hot_keys;
-#[cfg(not(any(feature = "bench", feature = "linked", feature = "sim")))]
+#[cfg(not(any(
+    feature = "bench",
+    feature = "linked",
+    feature = "queue",
+    feature = "sim"
+)))]
 mod left_out;
 mod maintenance;
 mod packaging;
+#[cfg(feature = "queue")]
+mod queue;
 mod read_path;
 mod readme;
 mod recovery;

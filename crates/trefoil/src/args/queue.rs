@@ -1,0 +1,117 @@
+//! `queue`.
+
+use bytesize::ByteSize;
+use clap::{Args, Subcommand, ValueEnum};
+use std::path::PathBuf;
+use std::time::Duration;
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum QueueCommand {
+    /// Serve one: Trefoil's own store or RocksDB behind it, for clients on this host
+    Serve(QueueServeArgs),
+    /// Print a value's bytes; exit code 1 if it is not there
+    Get(QueueKeyArgs),
+    /// Store a value; done when the queue has committed it
+    Set(QueueValueArgs),
+    /// Remove a value; done when the queue has committed it
+    Erase(QueueKeyArgs),
+    /// Add to a decimal number, which is 0 if it is not there, and print the sum
+    Add(QueueAddArgs),
+    /// Put bytes behind a value
+    Append(QueueValueArgs),
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum QueueService {
+    /// Trefoil's own store: bounded memory that evicts
+    Cache,
+    /// RocksDB, by the system's library (Debian 12: librocksdb7.8)
+    Rocksdb,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum QueueFlush {
+    /// Each write goes to the device by itself (O_DIRECT and O_DSYNC); where the file system has no such writes, cached
+    Direct,
+    /// Through the system's cache, and fdatasync
+    Cached,
+}
+
+#[derive(Args, Debug, Clone)]
+pub(crate) struct QueueSocket {
+    /// The server's Unix socket [default: queue.sock in this user's directory for such]
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+}
+
+#[derive(Args, Debug, Clone)]
+pub(crate) struct QueueServeArgs {
+    #[command(flatten)]
+    pub at: QueueSocket,
+    /// What keeps the values
+    #[arg(long, value_enum, default_value_t = QueueService::Cache)]
+    pub service: QueueService,
+    /// Acknowledge what is in a file, and flushed: needs --folder
+    #[arg(long)]
+    pub durable: bool,
+    /// Folder of this queue's files: of RocksDB, and of whatever is durable
+    #[arg(long, value_name = "DIR")]
+    pub folder: Option<PathBuf>,
+    /// Length of a durable queue's journal, when it is made: half of it is the most that a restart executes again
+    #[arg(long, value_name = "SIZE", default_value = "64MiB")]
+    pub journal: ByteSize,
+    /// How the journal is flushed
+    #[arg(long, value_enum, default_value_t = QueueFlush::Direct)]
+    pub flush: QueueFlush,
+    /// Memory of the cache; a durable one takes as much again while it writes its content to a file
+    #[arg(long, value_name = "SIZE", default_value = "64MiB")]
+    pub memory: ByteSize,
+    /// RocksDB's library, if it is not where the system has such
+    #[arg(long, value_name = "FILE")]
+    pub library: Option<PathBuf>,
+    /// Requests that a client can have under way: a power of two
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    pub slots: u32,
+    /// Clients at a time
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub clients: usize,
+    /// How long to look for requests before sleeping
+    #[arg(long, value_name = "DURATION", default_value = "50us", value_parser = humantime::parse_duration)]
+    pub spin: Duration,
+    /// Longest sleep while there are clients: how late a SET may be executed that nobody waits for
+    #[arg(long, value_name = "DURATION", default_value = "5ms", value_parser = humantime::parse_duration)]
+    pub nap: Duration,
+    /// Users besides this one who may be clients: names or numbers
+    #[arg(long, value_name = "USER", value_delimiter = ',')]
+    pub allow_user: Vec<String>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct QueueKeyArgs {
+    pub key: String,
+    #[command(flatten)]
+    pub at: QueueSocket,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct QueueValueArgs {
+    pub key: String,
+    /// The value; or --file
+    #[arg(required_unless_present = "file", conflicts_with = "file")]
+    pub value: Option<String>,
+    /// Read the value from a file; - is standard input
+    #[arg(long, value_name = "PATH")]
+    pub file: Option<PathBuf>,
+    #[command(flatten)]
+    pub at: QueueSocket,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct QueueAddArgs {
+    pub key: String,
+    /// How much
+    #[arg(default_value_t = 1, allow_negative_numbers = true)]
+    pub by: i64,
+    #[command(flatten)]
+    pub at: QueueSocket,
+}
