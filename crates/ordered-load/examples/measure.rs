@@ -1,6 +1,6 @@
 //! The figures of `trefoil bench ordered` without a build of the whole program, and so
 //! without today's SET: `cargo run --release -p trefoil-ordered-load --example measure
-//! [RUNS [SECONDS [commits,workloads,shared,durable]]]`.
+//! [RUNS [SECONDS [commits,workloads,shared,durable,rocksdb]]]`.
 
 use trefoil_ordered_load::{LoadOptions, measure};
 
@@ -19,6 +19,7 @@ fn main() {
         options.workloads = has("workloads");
         options.shared = has("shared");
         options.durable = has("durable");
+        options.rocks = has("rocksdb");
     }
     let report =
         measure(&options, &mut |_| Ok(()), &mut |what| eprintln!("{what}")).expect("figures");

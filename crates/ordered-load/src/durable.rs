@@ -67,12 +67,18 @@ fn failed(error: impl std::fmt::Display) -> LoadError {
     LoadError::Queue(error.to_string())
 }
 
-pub(crate) fn measure(options: &LoadOptions, report: &mut OrderedReport) -> Result<(), LoadError> {
-    let folder = tempfile::tempdir_in(&options.folder).map_err(failed)?;
-    let kind = rustix::fs::statfs(folder.path()).map_err(failed)?.f_type;
-    if kind as u64 == TMPFS_MAGIC {
-        return Err(LoadError::Memory(options.folder.clone()));
+/// Whether what is flushed there is on a disk.
+pub(crate) fn check_folder(folder: &Path) -> Result<(), LoadError> {
+    let kind = rustix::fs::statfs(folder).map_err(failed)?.f_type;
+    match kind as u64 == TMPFS_MAGIC {
+        true => Err(LoadError::Memory(folder.to_owned())),
+        false => Ok(()),
     }
+}
+
+pub(crate) fn measure(options: &LoadOptions, report: &mut OrderedReport) -> Result<(), LoadError> {
+    check_folder(&options.folder)?;
+    let folder = tempfile::tempdir_in(&options.folder).map_err(failed)?;
     for (flush, how) in WAYS {
         let probe = folder.path().join(format!("{flush:?}-probe"));
         let made = file::open(&probe, (1, 1), (1, flush), 0, |_| {});

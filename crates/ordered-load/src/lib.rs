@@ -8,7 +8,8 @@
 //! shared as between processes. Latency of commits and of the four workloads counts from the
 //! intended start of a request (Poisson arrivals): what waits because the client or the queue
 //! is behind counts as waiting. Clients that share connections, and durable SETs, are closed
-//! loops: the next request begins when an earlier one is done.
+//! loops: the next request begins when an earlier one is done. RocksDB behind a queue is measured
+//! both ways.
 
 mod bare;
 mod cache;
@@ -18,6 +19,8 @@ mod durable;
 mod pace;
 mod pauses;
 mod report;
+mod rocks;
+mod rocks_load;
 mod session;
 mod shared;
 mod tape;
@@ -28,7 +31,8 @@ mod workloads;
 pub use clusters::Cluster;
 pub use pace::Pace;
 pub use report::{
-    CommitRow, DurableRow, DurableRun, Latency, OrderedReport, SharedRow, WorkloadRow,
+    CommitRow, DurableRow, DurableRun, Latency, OrderedReport, RocksRow, RocksRun, SharedRow,
+    WorkloadRow,
 };
 pub use waits::Waits;
 
@@ -56,7 +60,11 @@ pub struct LoadOptions {
     pub shared: bool,
     /// SETs that are acknowledged when they are in a file.
     pub durable: bool,
-    /// Where these files are made, in a folder of their own that goes afterwards.
+    /// RocksDB behind the durable queue, beside its own log.
+    pub rocks: bool,
+    /// RocksDB's library, if it is not where the system has such.
+    pub library: Option<PathBuf>,
+    /// Where files are made, in a folder of their own that goes afterwards.
     pub folder: PathBuf,
 }
 
@@ -71,6 +79,8 @@ impl Default for LoadOptions {
             workloads: true,
             shared: true,
             durable: true,
+            rocks: true,
+            library: None,
             folder: std::env::temp_dir(),
         }
     }
@@ -129,6 +139,9 @@ pub fn measure(
         }
         if options.durable {
             durable::measure(options, &mut report)?;
+        }
+        if options.rocks {
+            rocks::measure(options, &mut report)?;
         }
     }
     report.finish();

@@ -127,6 +127,67 @@ pub struct DurableRow {
     pub runs: Vec<DurableRun>,
 }
 
+/// One measurement of RocksDB with persistent puts.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct RocksRun {
+    /// Requests a second: what is done with many under way, or less, if the system cannot
+    /// keep up with 90 % of that as Poisson arrivals.
+    pub peak_per_s: f64,
+    /// Puts acknowledged a second, with many requests under way.
+    pub puts_per_s: f64,
+    /// All requests, at 90 % of the system's own peak. Without a queue: with as many under
+    /// way as there are threads.
+    pub at_peak: Latency,
+    /// All requests, at 90 % of the lowest peak of the systems with a queue.
+    pub at_equal_rate: Option<Latency>,
+}
+
+/// RocksDB with persistent puts, by one way to make them so.
+#[derive(Clone, Debug, Serialize)]
+pub struct RocksRow {
+    /// Which way.
+    pub system: String,
+    /// Puts in a hundred requests.
+    pub puts_percent: u64,
+    /// Medians.
+    pub median: RocksRun,
+    /// Of the medians at the own peak, the durable queue's to this one's: below 1, the queue
+    /// is faster.
+    pub ratio_at_peak: f64,
+    /// The same at the equal rate.
+    pub ratio_at_equal_rate: Option<f64>,
+    /// Of the puts acknowledged a second, the durable queue's to this one's.
+    pub ratio_puts: f64,
+    /// Every run.
+    pub runs: Vec<RocksRun>,
+}
+
+impl RocksRow {
+    fn finish(&mut self) {
+        let latencies = |figure: fn(&RocksRun) -> Option<Latency>| {
+            let all: Vec<Latency> = self.runs.iter().filter_map(figure).collect();
+            (!all.is_empty()).then(|| Latency::median(&all))
+        };
+        self.median = RocksRun {
+            peak_per_s: median(self.runs.iter().map(|run| run.peak_per_s)),
+            puts_per_s: median(self.runs.iter().map(|run| run.puts_per_s)),
+            at_peak: latencies(|run| Some(run.at_peak)).unwrap_or_default(),
+            at_equal_rate: latencies(|run| run.at_equal_rate),
+        };
+    }
+
+    fn compare(&mut self, queue: RocksRun) {
+        let part = |ours: u64, theirs: u64| ours as f64 / theirs.max(1) as f64;
+        self.ratio_at_peak = part(queue.at_peak.p50_ns, self.median.at_peak.p50_ns);
+        let both = queue.at_equal_rate.zip(self.median.at_equal_rate);
+        self.ratio_at_equal_rate = both.map(|(ours, theirs)| part(ours.p50_ns, theirs.p50_ns));
+        self.ratio_puts = queue.puts_per_s / self.median.puts_per_s.max(1.0);
+    }
+}
+
+/// What RocksDB is behind in the row that others are compared to.
+pub(crate) const DURABLE_QUEUE: &str = "durable queue";
+
 /// All figures of one invocation.
 #[derive(Clone, Debug, Serialize)]
 pub struct OrderedReport {
@@ -142,6 +203,10 @@ pub struct OrderedReport {
     pub shared: Vec<SharedRow>,
     /// Durable SETs.
     pub durable: Vec<DurableRow>,
+    /// RocksDB with persistent puts.
+    pub rocks: Vec<RocksRow>,
+    /// Why there are no such rows.
+    pub rocks_note: Option<String>,
     #[serde(skip)]
     raw_workloads: BTreeMap<(u32, usize), Vec<WorkloadRun>>,
     #[serde(skip)]
@@ -179,6 +244,8 @@ impl OrderedReport {
             workloads: Vec::new(),
             shared: Vec::new(),
             durable: Vec::new(),
+            rocks: Vec::new(),
+            rocks_note: None,
             raw_workloads: BTreeMap::new(),
             raw_shared: BTreeMap::new(),
         }
@@ -237,6 +304,43 @@ impl OrderedReport {
         }
     }
 
+    /// Why RocksDB is not measured.
+    pub(crate) fn say_of_rocks(&mut self, note: String) {
+        self.rocks_note = Some(note);
+    }
+
+    pub(crate) fn add_rocks(&mut self, system: &str, puts: f64, run: RocksRun) {
+        let puts_percent = (puts * 100.0).round() as u64;
+        let is_row = |row: &&mut RocksRow| row.system == system && row.puts_percent == puts_percent;
+        match self.rocks.iter_mut().find(is_row) {
+            Some(row) => row.runs.push(run),
+            None => self.rocks.push(RocksRow {
+                system: system.to_owned(),
+                puts_percent,
+                median: run,
+                ratio_at_peak: 1.0,
+                ratio_at_equal_rate: None,
+                ratio_puts: 1.0,
+                runs: vec![run],
+            }),
+        }
+    }
+
+    fn finish_rocks(&mut self) {
+        for row in &mut self.rocks {
+            row.finish();
+        }
+        let is_queue = |row: &&RocksRow| row.system == DURABLE_QUEUE;
+        let queues = self.rocks.iter().filter(is_queue);
+        let queues: Vec<_> = queues.map(|row| (row.puts_percent, row.median)).collect();
+        for row in &mut self.rocks {
+            let of_mix = queues.iter().find(|(puts, _)| *puts == row.puts_percent);
+            if let Some((_, queue)) = of_mix {
+                row.compare(*queue);
+            }
+        }
+    }
+
     /// Makes medians of what was added.
     pub fn finish(&mut self) {
         for row in &mut self.commits {
@@ -249,6 +353,7 @@ impl OrderedReport {
                 per_s: median(row.runs.iter().map(|run| run.per_s)),
             };
         }
+        self.finish_rocks();
         self.workloads.clear();
         let papers = crate::Cluster::all().unwrap_or_default();
         for (&(cluster, system), runs) in &self.raw_workloads {
@@ -383,6 +488,56 @@ impl OrderedReport {
                 row.median.per_s
             );
         }
+        self.put_rocks(&mut text);
         text
+    }
+
+    fn put_rocks(&self, text: &mut String) {
+        if let Some(note) = &self.rocks_note {
+            let _ = writeln!(text, "\nRocksDB with persistent puts: {note}");
+        }
+        if !self.rocks.is_empty() {
+            let _ = writeln!(
+                text,
+                "\n{:<32} {:>6} {:>9} {:>9} {:>6} {:>9} {:>9} {:>6} {:>9} {:>9} {:>6}",
+                "RocksDB, 91 B, persistent puts",
+                "puts %",
+                "peak /s",
+                "puts/s",
+                "ours ×",
+                "p50 ns",
+                "p99 ns",
+                "ours ×",
+                "equal p50",
+                "p99 ns",
+                "ours ×"
+            );
+        }
+        for row in &self.rocks {
+            let RocksRun {
+                peak_per_s,
+                puts_per_s,
+                at_peak,
+                at_equal_rate,
+            } = row.median;
+            let _ = write!(
+                text,
+                "{:<32} {:>6} {peak_per_s:>9.0} {puts_per_s:>9.0} {:>6.2} {:>9} {:>9} {:>6.2}",
+                row.system,
+                row.puts_percent,
+                row.ratio_puts,
+                at_peak.p50_ns,
+                at_peak.p99_ns,
+                row.ratio_at_peak
+            );
+            let _ = match at_equal_rate.zip(row.ratio_at_equal_rate) {
+                Some((equal, ratio)) => writeln!(
+                    text,
+                    " {:>9} {:>9} {ratio:>6.2}",
+                    equal.p50_ns, equal.p99_ns
+                ),
+                None => writeln!(text, " {:>9} {:>9} {:>6}", "-", "-", "-"),
+            };
+        }
     }
 }

@@ -43,7 +43,8 @@ pub(crate) enum BenchCommand {
     #[command(hide = true, disable_help_flag = true)]
     Linked(super::LeftOut),
     /// The ordered queue on one host: commits beside a bare loop and today's SET, four
-    /// workloads on three systems, 200 clients over 4 connections; starts everything itself
+    /// workloads on three systems, 200 clients over 4 connections, RocksDB behind the durable
+    /// queue; starts everything itself
     Ordered(OrderedBenchArgs),
     /// One thing done to a running cell while a load goes on
     Scenario(ScenarioArgs),
@@ -328,6 +329,8 @@ pub(crate) enum OrderedPart {
     Shared,
     /// SETs that are acknowledged when they are in a file
     Durable,
+    /// RocksDB behind the durable queue, beside its own log with sync
+    Rocksdb,
 }
 
 #[derive(Args, Debug, Clone)]
@@ -341,6 +344,9 @@ pub(crate) struct OrderedBenchArgs {
     /// Seconds of each measurement; of workloads, in slices of 20 ms with rests between them
     #[arg(long, default_value_t = 0.5)]
     pub seconds: f64,
+    /// RocksDB's library, if it is not where the system has such
+    #[arg(long, value_name = "FILE")]
+    pub library: Option<PathBuf>,
     /// Where the durable queue's files are made [default: the system's folder for such]
     #[arg(long, value_name = "DIR")]
     pub folder: Option<PathBuf>,

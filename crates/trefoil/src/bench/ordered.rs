@@ -22,6 +22,8 @@ pub(super) fn run(args: &OrderedBenchArgs) -> Outcome {
         workloads: has(OrderedPart::Workloads),
         shared: has(OrderedPart::Shared),
         durable: has(OrderedPart::Durable),
+        rocks: has(OrderedPart::Rocksdb),
+        library: args.library.clone(),
         folder: args.folder.clone().unwrap_or_else(std::env::temp_dir),
     };
     let report =
