@@ -187,6 +187,7 @@ pub(crate) fn run(seed: u64) -> (Stats, Vec<Violation>) {
 
     let mut stats = *world.notes.stats.borrow();
     let counts = merge.counts();
+    stats.runs = 1;
     stats.executed = counts.executed;
     stats.skips = counts.skipped;
     stats.broken = counts.broken;

@@ -26,7 +26,7 @@ pub(crate) struct Stats {
 
 impl Stats {
     pub(crate) fn add(&mut self, other: Stats) {
-        self.runs += 1;
+        self.runs += other.runs;
         self.committed += other.committed;
         self.executed += other.executed;
         self.answers += other.answers;
