@@ -125,6 +125,9 @@ pub fn measure(
     progress: &mut dyn FnMut(&str),
 ) -> Result<OrderedReport, LoadError> {
     let mut report = OrderedReport::new(options);
+    // Other measurements pin this thread; threads of others' are to have all cores.
+    let cores = rustix::thread::sched_getaffinity(None).map_err(std::io::Error::from);
+    let cores = cores.map_err(|source| LoadError::Core { core: 0, source })?;
     for run in 1..=options.runs.max(1) {
         progress(&format!("run {run} of {}", options.runs));
         if options.commits {
@@ -141,7 +144,7 @@ pub fn measure(
             durable::measure(options, &mut report)?;
         }
         if options.rocks {
-            rocks::measure(options, &mut report)?;
+            rocks::measure(options, &cores, &mut report)?;
         }
     }
     report.finish();

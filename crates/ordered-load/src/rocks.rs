@@ -16,6 +16,7 @@
 use crate::report::{DURABLE_QUEUE, OrderedReport, RocksRun};
 use crate::rocks_load::{Client, Load, Mix, direct};
 use crate::{LoadError, LoadOptions, pin};
+use rustix::thread::CpuSet;
 use std::path::Path;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -76,7 +77,12 @@ fn failed(error: impl std::fmt::Display) -> LoadError {
     LoadError::Queue(error.to_string())
 }
 
-pub(crate) fn measure(options: &LoadOptions, report: &mut OrderedReport) -> Result<(), LoadError> {
+/// `cores`: of RocksDB's own threads, and of those that use it without a queue.
+pub(crate) fn measure(
+    options: &LoadOptions,
+    cores: &CpuSet,
+    report: &mut OrderedReport,
+) -> Result<(), LoadError> {
     let library = match Library::load(options.library.as_deref()) {
         Ok(library) => library,
         Err(error) => {
@@ -89,7 +95,7 @@ pub(crate) fn measure(options: &LoadOptions, report: &mut OrderedReport) -> Resu
         let mix = Mix::new(puts);
         let mut runs: Vec<(System, RocksRun)> = Vec::new();
         for system in ALL {
-            let run = with_session(options, library, (system, &mix), |queue| {
+            let run = with_session(options, (library, cores), (system, &mix), |queue| {
                 at_peak(options, &mut Client::new(queue, system, &mix))
             })?;
             runs.push((system, run));
@@ -98,14 +104,14 @@ pub(crate) fn measure(options: &LoadOptions, report: &mut OrderedReport) -> Resu
         let lowest = lowest.fold(f64::INFINITY, f64::min);
         for (system, mut run) in runs {
             let load = Load::PerSecond(lowest * OFFERED);
-            let equal = with_session(options, library, (system, &mix), |queue| {
+            let equal = with_session(options, (library, cores), (system, &mix), |queue| {
                 Client::new(queue, system, &mix).offer(load, options.seconds)
             })?;
             run.at_equal_rate = Some(equal.latency);
             report.add_rocks(system.name(), puts, run);
         }
         let folder = tempfile::tempdir_in(&options.folder).map_err(failed)?;
-        let db = open(library, folder.path(), &mix)?;
+        let db = open((library, cores), folder.path(), &mix)?;
         let run = direct(&db, &mix, options.seconds).map_err(failed)?;
         report.add_rocks("own log, 32 threads", puts, run);
     }
@@ -134,8 +140,13 @@ fn at_peak(options: &LoadOptions, client: &mut Client<'_>) -> Result<RocksRun, L
     }
 }
 
-/// A database with all keys. Its threads are those of all cores, as nobody is pinned yet.
-fn open(library: &'static Library, folder: &Path, mix: &Mix) -> Result<Db, LoadError> {
+/// A database with all keys. Its threads, and those begun from here, have all cores.
+fn open(
+    (library, cores): (&'static Library, &CpuSet),
+    folder: &Path,
+    mix: &Mix,
+) -> Result<Db, LoadError> {
+    rustix::thread::sched_setaffinity(None, cores).map_err(failed)?;
     let path = folder.join("rocksdb");
     let db = Db::open(library, &path, DbOptions::default()).map_err(failed)?;
     mix.fill(&db).map_err(failed)?;
@@ -145,12 +156,12 @@ fn open(library: &'static Library, folder: &Path, mix: &Mix) -> Result<Db, LoadE
 /// Runs `body` with a client of a server that has the keys.
 fn with_session<R>(
     options: &LoadOptions,
-    library: &'static Library,
+    (library, cores): (&'static Library, &CpuSet),
     (system, mix): (System, &Mix),
     body: impl FnOnce(&mut Queue) -> Result<R, LoadError>,
 ) -> Result<R, LoadError> {
     let folder = tempfile::tempdir_in(&options.folder).map_err(failed)?;
-    let db = open(library, folder.path(), mix)?;
+    let db = open((library, cores), folder.path(), mix)?;
     let commit_by = match system.acknowledges() {
         true => CommitBy::Acknowledgement,
         false => CommitBy::Publication,

@@ -35,6 +35,14 @@ pub trait DurableService: Service {
     /// at `position`, together with that position: after a crash both are there, or neither.
     fn checkpoint(&mut self, position: u64) -> Result<(), Self::Error>;
 
+    /// The same, and may leave it at a beginning: whatever is persistent afterwards, and up
+    /// to where, [`DurableService::persistent_position`] says. It is called once in each turn
+    /// while more than half of the journal is taken; a service that makes its state
+    /// persistent beside its work lets no request wait for that.
+    fn advance(&mut self, position: u64) -> Result<(), Self::Error> {
+        self.checkpoint(position)
+    }
+
     /// Whether a request that wants an answer has no effect, and need not be in the journal.
     fn is_read(&self, payload: &[u8]) -> bool {
         let _ = payload;
@@ -196,8 +204,10 @@ impl<D: Disk> DurableWorker<D> {
         self.execute(service);
         self.worker.tell();
         self.worker.look_around();
-        if self.log.is_tight() || !self.log.has_room(PAYLOAD_LEN_MAX) {
+        if !self.log.has_room(PAYLOAD_LEN_MAX) {
             self.try_checkpoint(service)?;
+        } else if self.log.is_tight() {
+            self.advance(service)?;
         }
         Ok(last)
     }
@@ -272,6 +282,22 @@ impl<D: Disk> DurableWorker<D> {
         service: &mut S,
     ) -> Result<(), DurableError<S::Error>> {
         self.unless_failed(|worker| worker.try_checkpoint(service))
+    }
+
+    fn advance<S: DurableService>(
+        &mut self,
+        service: &mut S,
+    ) -> Result<(), DurableError<S::Error>> {
+        let position = self.executed;
+        if mutants::is(Mutant::DurableReleasesEarly) {
+            self.log.release(position)?;
+        }
+        if position > service.persistent_position() {
+            service
+                .advance(position)
+                .map_err(DurableError::Checkpoint)?;
+        }
+        Ok(self.log.release(service.persistent_position())?)
     }
 
     fn try_checkpoint<S: DurableService>(

@@ -83,6 +83,8 @@ pub struct Rocks {
     scratch: Vec<u8>,
     is_durable: bool,
     persistent: u64,
+    /// Up to where RocksDB writes files meanwhile.
+    flushing: Option<u64>,
     /// Nothing is executed after it.
     failure: Option<DbError>,
 }
@@ -116,6 +118,7 @@ impl Rocks {
             scratch,
             is_durable,
             persistent,
+            flushing: None,
             failure: None,
         })
     }
@@ -123,6 +126,18 @@ impl Rocks {
     /// The first failure, after which nothing is executed: the server is to end.
     pub fn failure(&self) -> Option<&DbError> {
         self.failure.as_ref()
+    }
+
+    /// In memory, behind everything that was executed: the last requests may have had no
+    /// effect.
+    fn put_position(&mut self, position: u64) -> Result<(), DbError> {
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
+        let Values { db, batch, .. } = &mut self.values;
+        batch.clear();
+        batch.put(KEY_POSITION, &position.to_le_bytes());
+        db.write(batch, Wal::Off)
     }
 
     fn try_execute(
@@ -169,16 +184,29 @@ impl DurableService for Rocks {
     }
 
     fn checkpoint(&mut self, position: u64) -> Result<(), DbError> {
-        if let Some(failure) = &self.failure {
-            return Err(failure.clone());
-        }
-        let Values { db, batch, .. } = &mut self.values;
-        // The last requests may have had no effect.
-        batch.clear();
-        batch.put(KEY_POSITION, &position.to_le_bytes());
-        db.write(batch, Wal::Off)?;
-        db.flush()?;
+        self.put_position(position)?;
+        self.values.db.flush()?;
         self.persistent = position;
+        self.flushing = None;
+        Ok(())
+    }
+
+    fn advance(&mut self, position: u64) -> Result<(), DbError> {
+        let Some(flushing) = self.flushing else {
+            self.put_position(position)?;
+            self.values.db.begin_flush()?;
+            self.flushing = Some(position);
+            return Ok(());
+        };
+        // A part that came later keeps it waiting, too: then the end of the room does.
+        if self.values.db.flushing_count()? == 0 {
+            if self.values.db.background_error_count()? > 0 {
+                // To wait for it tells what is wrong.
+                return self.checkpoint(position);
+            }
+            self.persistent = flushing;
+            self.flushing = None;
+        }
         Ok(())
     }
 

@@ -54,6 +54,8 @@ struct State {
 /// The service: what it has executed, and what of that is persistent.
 struct Lists {
     volatile: State,
+    /// What is on its way to be persistent, beside the requests.
+    advancing: Option<State>,
     persistent: Rc<RefCell<State>>,
     disk: SimDisk,
 }
@@ -89,6 +91,18 @@ impl DurableService for Lists {
         self.disk.step_of_another().map_err(|_| Dead)?;
         self.volatile.position = position;
         *self.persistent.borrow_mut() = self.volatile.clone();
+        self.advancing = None;
+        Ok(())
+    }
+
+    /// What was begun in one call is there in a later one.
+    fn advance(&mut self, position: u64) -> Result<(), Dead> {
+        self.disk.step_of_another().map_err(|_| Dead)?;
+        self.volatile.position = position;
+        match self.advancing.take() {
+            Some(state) => *self.persistent.borrow_mut() = state,
+            None => self.advancing = Some(self.volatile.clone()),
+        }
         Ok(())
     }
 }
@@ -145,6 +159,7 @@ impl World {
     fn lists(&self) -> Lists {
         Lists {
             volatile: self.persistent.borrow().clone(),
+            advancing: None,
             persistent: Rc::clone(&self.persistent),
             disk: self.disk.clone(),
         }
