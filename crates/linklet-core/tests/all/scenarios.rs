@@ -2,7 +2,9 @@
 
 use crate::cluster;
 use crate::cluster::{Cluster, at};
-use trefoil_linklet_core::{Config, Decision, Effect, Extent, LossReason, Replication, Uncertain};
+use trefoil_linklet_core::{
+    Config, Decision, Effect, Extent, LossReason, Replication, TooFew, Uncertain,
+};
 use trefoil_sharder::ServerId;
 
 const KEYS: u64 = 64;
@@ -397,6 +399,56 @@ fn a_commit_is_taken_back_from_copies_that_have_it() {
             assert!(matches!(cluster.read(next, 5), Decision::Serve { .. }));
         }
     }
+}
+
+/// A copy refuses what it had before it stored a commit that is taken back: the key
+/// moves all the same.
+#[test]
+fn a_copy_that_refuses_what_it_had_holds_up_nothing() {
+    let config = Config {
+        too_few: TooFew::Acknowledge,
+        ..small_chunks(Replication::Strong)
+    };
+    let mut cluster = filled(config, &[1, 2], &[&[1, 2], &[1, 2]]);
+    cluster.refuse(2, 5, true);
+    cluster.put(1, 5, 77);
+    cluster.rounds(2);
+    cluster.refuse(2, 5, false);
+    cluster.put(1, 5, 78);
+    cluster.rounds(2);
+    assert_eq!(cluster.get(2, 5), Some(78));
+    cluster.refuse(2, 5, true);
+    cluster.assign(&[&[2, 1], &[1, 2]]);
+    cluster.settle();
+    assert!(cluster.told(1, is_taken_back));
+    assert_eq!(cluster.owner(5), Some(2));
+    assert_eq!(cluster.get(2, 5), Some(1_005));
+    assert_eq!(cluster.get(1, 5), Some(1_005));
+    assert_eq!(cluster.losses(), []);
+}
+
+/// The last commit of a dead owner, which nobody can take back any more: a copy that
+/// cannot store it becomes the owner of its key all the same.
+#[test]
+fn the_last_commit_of_a_dead_owner_holds_up_nothing() {
+    let config = small_chunks(Replication::Strong);
+    let mut cluster = filled(config, &[1, 2, 3], &[&[1, 2, 3], &[1, 2, 3]]);
+    cluster.refuse(3, 5, true);
+    cluster.put(1, 5, 77);
+    cluster.rounds(2);
+    cluster.kill(1);
+    cluster.assign(&[&[2, 3], &[2, 3]]);
+    cluster.settle();
+    assert_eq!(cluster.owner(5), Some(2));
+    assert_eq!(cluster.get(3, 5), Some(1_005), "it refuses the commit");
+    assert_eq!(cluster.read(2, 5), Decision::Wait);
+    cluster.assign(&[&[3, 2], &[2, 3]]);
+    cluster.settle();
+    assert_eq!(cluster.owner(5), Some(3));
+    assert_eq!(cluster.get(3, 5), Some(77));
+    assert_eq!(cluster.get(2, 5), Some(77));
+    assert!(matches!(cluster.read(3, 5), Decision::Serve { .. }));
+    assert_eq!(cluster.losses(), []);
 }
 
 /// Nobody could store it, so nobody else is to be tried.
