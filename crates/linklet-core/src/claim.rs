@@ -34,8 +34,6 @@ struct Answer {
     /// Not to be taken for ownerless on this server's word.
     busy: RangeSet,
     copies: RangeMap<AssignmentVersion>,
-    /// The newest assignment that this server had heard of.
-    newest: Option<AssignmentVersion>,
 }
 
 impl MyClaim {
@@ -138,6 +136,7 @@ impl Core {
         if let Some(newest) = answer.newest {
             self.hear_version(now, newest);
         }
+        self.answered.insert(from, answer.newest);
         if let Some((farewell, awaited)) = &mut self.farewell
             && *farewell == answer.claim
         {
@@ -155,7 +154,6 @@ impl Core {
             busy: RangeSet::of(busy.into_iter().flatten().copied()),
             held: RangeSet::of(answer.held),
             copies,
-            newest: answer.newest,
         };
         let awaited = self.parked.keys().copied();
         let points: Vec<KeyPoint> = awaited
@@ -429,6 +427,9 @@ impl Core {
                         if self.died_before(from, server) {
                             continue;
                         }
+                        if let Some(&Some(newest)) = self.answered.get(&from) {
+                            self.note_lived(server, newest);
+                        }
                         for slice in common(&ranges, &RangeSet::of(chunk.ranges.iter().copied())) {
                             self.adopt_holder(server, slice);
                         }
@@ -459,13 +460,13 @@ impl Core {
     /// Whether a server that has copies according to a giver was dead before this
     /// server could know it: it would be waited for until the next list of the
     /// living. No copies are made of what is about to be given, so it was alive by
-    /// an assignment that the giver had heard of when it answered the claim.
+    /// an assignment that the giver had heard of when it answered the claim by which
+    /// it gives: the last one that it has answered, which need not be the present one.
     fn died_before(&self, giver: ServerId, holder: ServerId) -> bool {
-        let answers = self.claim.as_ref().map(|claim| &claim.answers);
-        let answer = answers.and_then(|answers| answers.get(&giver));
+        let answer = self.answered.get(&giver);
         holder != self.me
             && !self.alive.contains(&holder)
-            && answer.is_some_and(|answer| answer.newest <= self.map.version())
+            && answer.is_some_and(|newest| *newest <= self.map.version())
     }
 
     /// Whether these copies were asked of this server, and are still wanted.

@@ -28,6 +28,8 @@ impl Core {
         token: AssignmentVersion,
         order: CopyOrder,
     ) {
+        // An owner has its token from an assignment that names it.
+        self.note_lived(from, token);
         let ranges = match &order {
             CopyOrder::Fill { ranges, .. }
             | CopyOrder::Attach { ranges }

@@ -49,6 +49,11 @@ pub struct Core {
     pub(crate) gone: BTreeSet<ServerId>,
     /// The newest assignment that each has claimed by.
     pub(crate) heard: BTreeMap<ServerId, AssignmentVersion>,
+    /// The newest assignment by which each is known to have lived. An older one
+    /// without it is no news of its death.
+    pub(crate) lived: BTreeMap<ServerId, AssignmentVersion>,
+    /// What each knew of when it last answered a claim of this server's.
+    pub(crate) answered: BTreeMap<ServerId, Option<AssignmentVersion>>,
     /// A newer assignment that somebody goes by.
     learn: Option<(AssignmentVersion, Duration)>,
 
@@ -130,6 +135,8 @@ impl Core {
             links: BTreeMap::new(),
             gone: BTreeSet::new(),
             heard: BTreeMap::new(),
+            lived: BTreeMap::new(),
+            answered: BTreeMap::new(),
             learn: None,
             owned: RangeMap::default(),
             leaving: RangeMap::default(),
@@ -239,18 +246,20 @@ impl Core {
         }
         self.joined |= present;
         let version = assignment.version();
+        // A frame of a server alone says nothing of when it lived: it may have come
+        // since. Who is dead was alive here before, or has said by which assignment.
         let known: BTreeSet<ServerId> = self
             .alive
             .iter()
-            .chain(self.links.keys())
+            .chain(self.lived.keys())
             .copied()
             .collect();
         self.alive = living;
         for server in known {
             let newer = self
-                .heard
+                .lived
                 .get(&server)
-                .is_some_and(|&heard| heard > version);
+                .is_some_and(|&lived| lived > version);
             if !self.alive.contains(&server) && !newer {
                 self.bury(now, server, values);
             }
@@ -560,11 +569,21 @@ impl Core {
         self.gone.insert(server);
         self.links.remove(&server);
         self.heard.remove(&server);
+        self.lived.remove(&server);
+        self.answered.remove(&server);
         self.forget_claimant(now, server, values);
         self.forget_source(server);
         self.forget_follower(server);
         if let Some((_, awaited)) = &mut self.farewell {
             awaited.remove(&server);
+        }
+    }
+
+    /// A server has lived by this assignment.
+    pub(crate) fn note_lived(&mut self, server: ServerId, version: AssignmentVersion) {
+        if !self.gone.contains(&server) {
+            let lived = self.lived.entry(server).or_insert(version);
+            *lived = version.max(*lived);
         }
     }
 

@@ -45,6 +45,7 @@ impl Core {
         self.hear_version(now, version);
         let heard = self.heard.entry(from).or_insert(version);
         *heard = version.max(*heard);
+        self.note_lived(from, version);
         let mut accepted = RangeSet::of(claim.ranges.iter().copied());
         let mut refused = RangeSet::default();
         for &slice in &claim.ranges {

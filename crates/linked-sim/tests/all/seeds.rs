@@ -97,6 +97,11 @@ fn seeds_that_found_something() {
         // dropped, and with its owner's death what was acknowledged before.
         (Runs::Rush, 204_611),
         (Runs::Rush, 3_004_890),
+        // A holder had died before a new owner came, who had claimed once more since
+        // the giver answered.
+        (Runs::Rush, 21_327),
+        (Runs::Rush, 95_722),
+        (Runs::Rush, 258_831),
     ] {
         clean(runs, seed, 1);
     }
