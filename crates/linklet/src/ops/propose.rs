@@ -31,11 +31,14 @@ struct Base<V> {
     version: u64,
     stamp: Stamp,
     stale: bool,
+    /// It has ended by itself.
+    over: bool,
 }
 
 impl<V> Base<V> {
-    fn of(entry: &Entry<V>) -> Self {
+    fn of(entry: &Entry<V>, over: bool) -> Self {
         Base {
+            over,
             value: Arc::clone(&entry.value),
             version: entry.version,
             stamp: entry.stamp,
@@ -104,7 +107,8 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         let look = |visit: &mut crate::table::Visit<'_, V>, gate| {
             // It is being used.
             let _ = visit.get();
-            (gate, visit.peek().map(|entry| Base::of(entry)))
+            let over = visit.is_over();
+            (gate, visit.peek().map(|entry| Base::of(entry, over)))
         };
         // First this, then the value: what was told up to there is in what is
         // seen, or has hidden it.
@@ -114,7 +118,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
             return Err(Error::NotMember);
         };
         let visible = base.as_ref();
-        let visible = visible.filter(|base| shown == Shown::All || !base.stale);
+        let visible = visible.filter(|base| shown == Shown::All || !(base.stale || base.over));
         // Whether the stamp is still good is looked at when the commit is settled.
         let history = inner.store.fresh.history();
         let (plan, result) = plan(visible.map(Base::seen));

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod copies;
+mod lifetimes;
 mod metrics;
 mod moves;
 mod objects;
