@@ -478,14 +478,13 @@ impl<S: Session> Connection<S> {
             _ => len + INPUT_LEN,
         };
         let capacity = wanted.min(longest).min((2 * len).max(ROOM_FIRST));
-        if capacity > self.input.capacity() {
-            if capacity > self.buffers_max(desk).max(ROOM_FIRST) {
-                let is_stranger = desk.chosen.settings.authentication && !self.is_authenticated();
-                return Err(match is_stranger {
-                    true => Fate::Overflow,
-                    false => Fate::NoRoom,
-                });
-            }
+        let grows = capacity > self.input.capacity();
+        if grows && capacity > self.buffers_max(desk).max(ROOM_FIRST) {
+            let is_stranger = desk.chosen.settings.authentication && !self.is_authenticated();
+            return Err(match is_stranger {
+                true => Fate::Overflow,
+                false => Fate::NoRoom,
+            });
         }
         self.input.make_room(capacity);
         Ok(())
