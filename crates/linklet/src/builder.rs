@@ -7,13 +7,11 @@ use crate::life::Life;
 use crate::linklet::{Inner, Linklet};
 use crate::loader::Loader;
 use crate::marshal::Marshal;
-use crate::ops::sweep;
 use crate::peers::STREAM_WINDOW;
 use crate::store::{Store, StoreOptions};
-use crate::table::{Ends, Lifetimes, STEP};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use tokio::net::TcpListener;
 use tonic::transport::Server;
 use trefoil_channel::Security;
@@ -29,8 +27,6 @@ pub struct Builder<V> {
     loader: Option<Arc<dyn Loader<V>>>,
     listeners: Vec<Arc<dyn Listener>>,
     memory: u64,
-    ends: Option<Box<Ends<V>>>,
-    idle: Option<Duration>,
     cpu: f64,
     hasher: KeyHasher,
     config: Config,
@@ -77,8 +73,6 @@ impl<V: Send + Sync + 'static> Linklet<V> {
             loader: None,
             listeners: Vec::new(),
             memory: 256 << 20,
-            ends: None,
-            idle: None,
             cpu: cpu as f64,
             hasher: KeyHasher::default(),
             config: Config::default(),
@@ -109,29 +103,6 @@ impl<V: Send + Sync + 'static> Builder<V> {
     #[must_use]
     pub fn memory(mut self, bytes: u64) -> Self {
         self.memory = bytes;
-        self
-    }
-
-    /// Objects end by themselves, at the time that they say; `None`: they do not. From
-    /// then on they count as absent, and are taken out soon, from the replicas too,
-    /// with [`Listener::expired`]. The time is the object's own, so it moves and is
-    /// copied with it. Clocks of all servers should agree about as well as it matters.
-    /// `ends` runs at every use of an object, with the key locked: it has to be brief.
-    #[must_use]
-    pub fn expires(
-        mut self,
-        ends: impl Fn(&V) -> Option<SystemTime> + Send + Sync + 'static,
-    ) -> Self {
-        self.ends = Some(Box::new(ends));
-        self
-    }
-
-    /// Objects end, likewise, when nobody has used them at their owner for so long, and
-    /// up to an eighth of it longer (at least 100 ms, at most a second). When another server becomes the owner it begins anew: reads are
-    /// not told to replicas, so it errs on the side of keeping.
-    #[must_use]
-    pub fn idle(mut self, idle: Duration) -> Self {
-        self.idle = Some(idle);
         self
     }
 
@@ -260,12 +231,6 @@ impl<V: Send + Sync + 'static> Builder<V> {
         let (events, heard) = events();
         let store = Arc::new(Store::new(StoreOptions {
             memory: self.memory,
-            lifetimes: Lifetimes {
-                ends: self.ends,
-                idle_steps: self.idle.map(|idle| {
-                    u32::try_from(idle.as_millis().div_ceil(STEP.as_millis())).unwrap_or(u32::MAX)
-                }),
-            },
             hasher: self.hasher,
             replication: self.config.replication,
             marshaller: self.marshaller,
@@ -284,8 +249,7 @@ impl<V: Send + Sync + 'static> Builder<V> {
         let weak = Arc::downgrade(&inner);
         let tasks = vec![
             tokio::spawn(driver::drive(weak.clone(), session, join, info)).abort_handle(),
-            tokio::spawn(driver::report(weak.clone(), self.report_every)).abort_handle(),
-            tokio::spawn(sweep(weak)).abort_handle(),
+            tokio::spawn(driver::report(weak, self.report_every)).abort_handle(),
         ];
         // Ends by itself, when everything has been told.
         tokio::spawn(tell(heard, self.listeners));

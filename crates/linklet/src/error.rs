@@ -120,13 +120,6 @@ pub enum Error {
         /// Who has not confirmed it.
         by: Vec<ServerId>,
     },
-    /// Another [`update_async`](crate::Linklet::update_async) of the key goes on. This
-    /// one was not begun: try again.
-    #[error("the key is being changed, and was after {waited:?}, too: try again")]
-    Busy {
-        /// For how long it was waited.
-        waited: Duration,
-    },
     /// It is not known whether the commit will be seen. Whoever changes the key
     /// next, sees it if it is.
     #[error("the commit may be seen or not: {0}")]
@@ -215,8 +208,7 @@ impl From<Error> for Status {
             | Error::NoLease
             | Error::TooFewCopies { .. }
             | Error::NotMember
-            | Error::Unsettled { .. }
-            | Error::Busy { .. } => Code::Unavailable,
+            | Error::Unsettled { .. } => Code::Unavailable,
             Error::NoRoom { .. } => Code::ResourceExhausted,
             Error::Conflict | Error::OtherHistory { .. } => Code::FailedPrecondition,
             Error::Indeterminate(Indeterminate::Unconfirmed { .. }) => Code::DeadlineExceeded,

@@ -89,15 +89,6 @@ pub trait Listener: Send + Sync + 'static {
         let _ = loss;
     }
 
-    /// Objects have ended by themselves: by [`Builder::expires`] or
-    /// [`Builder::idle`](crate::Builder::idle). Told by their owner; a death in that
-    /// moment may have it told twice, or not at all.
-    ///
-    /// [`Builder::expires`]: crate::Builder::expires
-    fn expired(&self, keys: &[Vec<u8>]) {
-        let _ = keys;
-    }
-
     /// The server was to be drained, and nothing is left.
     fn drained(&self) {}
 
@@ -162,7 +153,6 @@ pub(crate) enum Event {
     Gained(Vec<Slice>),
     Lost(Vec<Slice>),
     StateLoss(StateLoss),
-    Expired(Vec<Vec<u8>>),
     Drained,
     Rejoined(ServerId),
 }
@@ -184,7 +174,6 @@ pub(crate) async fn tell(mut events: Heard, listeners: Vec<Arc<dyn Listener>>) {
                 Event::Gained(slices) => listener.gained(slices),
                 Event::Lost(slices) => listener.lost(slices),
                 Event::StateLoss(loss) => listener.state_loss(loss),
-                Event::Expired(keys) => listener.expired(keys),
                 Event::Drained => listener.drained(),
                 Event::Rejoined(id) => listener.rejoined(*id),
             }));

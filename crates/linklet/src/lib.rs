@@ -59,7 +59,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | `linklet`, `builder` | the handle; starting |
-//! | `ops` | reading, changing, loading, freshness, what ends by itself |
+//! | `ops` | reading, changing, loading, freshness |
 //! | `table` | objects, memory bound, eviction |
 //! | `values` | objects as the protocol sees them: marshalled |
 //! | `life`, `driver` | one membership; the tasks |

@@ -72,8 +72,6 @@ pub(crate) struct Inner<V> {
     pub(crate) security: Security,
     /// One change at a time of a key whose replicas confirm.
     pub(crate) turns: Arc<Turns>,
-    /// One change that waits at a time of a key.
-    pub(crate) exclusive: Arc<Turns>,
     life: Mutex<Option<Life<V>>>,
     pub(crate) progress: watch::Sender<Progress>,
 }
@@ -114,7 +112,6 @@ impl<V: Send + Sync + 'static> Inner<V> {
             loader,
             security,
             turns: Arc::default(),
-            exclusive: Arc::default(),
             life: Mutex::new(Some(life)),
             progress: watch::Sender::new(Progress::default()),
         }

@@ -51,9 +51,6 @@ counters! {
     loads_overtaken,
     /// Values that had to make room.
     evictions,
-    /// Values that ended by themselves ([`Builder::expires`](crate::Builder::expires),
-    /// [`Builder::idle`](crate::Builder::idle)).
-    expired,
     /// Values removed because their database rows changed.
     invalidations,
     /// Requests that had to ask the protocol: their keys were being moved.

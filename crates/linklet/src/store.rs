@@ -8,7 +8,7 @@ use crate::linklet::Landed;
 use crate::load::Meters;
 use crate::marshal::{Marshal, weigh};
 use crate::stats::{Counters, Stats};
-use crate::table::{Entry, Key, Lifetimes, NoRoom, Room, Table};
+use crate::table::{Entry, Key, NoRoom, Room, Table};
 use bytes::Bytes;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -70,7 +70,6 @@ pub(crate) struct Store<V> {
 /// What a store is made of.
 pub(crate) struct StoreOptions<V> {
     pub(crate) memory: u64,
-    pub(crate) lifetimes: Lifetimes<V>,
     pub(crate) hasher: KeyHasher,
     pub(crate) replication: Replication,
     pub(crate) marshaller: Box<dyn Marshal<V>>,
@@ -81,7 +80,7 @@ pub(crate) struct StoreOptions<V> {
 impl<V: 'static> Store<V> {
     pub(crate) fn new(options: StoreOptions<V>) -> Self {
         Store {
-            table: Table::new(options.memory, options.lifetimes),
+            table: Table::new(options.memory),
             hasher: options.hasher,
             replication: options.replication,
             marshaller: options.marshaller,

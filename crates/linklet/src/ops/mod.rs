@@ -10,17 +10,13 @@
 //! ```
 
 mod admit;
-mod exclusive;
-mod expire;
 mod fill;
 mod freshness;
-mod owned;
 mod propose;
 mod read;
 mod turns;
 mod write;
 
-pub(crate) use expire::sweep;
 pub use freshness::LinkletSink;
 pub use read::Held;
 pub(crate) use turns::{Turn, Turns};

@@ -31,14 +31,11 @@ struct Base<V> {
     version: u64,
     stamp: Stamp,
     stale: bool,
-    /// It has ended by itself.
-    over: bool,
 }
 
 impl<V> Base<V> {
-    fn of(entry: &Entry<V>, over: bool) -> Self {
+    fn of(entry: &Entry<V>) -> Self {
         Base {
-            over,
             value: Arc::clone(&entry.value),
             version: entry.version,
             stamp: entry.stamp,
@@ -107,8 +104,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         let look = |visit: &mut crate::table::Visit<'_, V>, gate| {
             // It is being used.
             let _ = visit.get();
-            let over = visit.is_over();
-            (gate, visit.peek().map(|entry| Base::of(entry, over)))
+            (gate, visit.peek().map(|entry| Base::of(entry)))
         };
         // First this, then the value: what was told up to there is in what is
         // seen, or has hidden it.
@@ -118,7 +114,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
             return Err(Error::NotMember);
         };
         let visible = base.as_ref();
-        let visible = visible.filter(|base| shown == Shown::All || !(base.stale || base.over));
+        let visible = visible.filter(|base| shown == Shown::All || !base.stale);
         // Whether the stamp is still good is looked at when the commit is settled.
         let history = inner.store.fresh.history();
         let (plan, result) = plan(visible.map(Base::seen));

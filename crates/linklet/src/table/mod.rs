@@ -20,12 +20,10 @@
 //! 5. Nothing is evicted that the rules do not leave to this server's threads.
 
 mod evict;
-mod life;
 mod part;
 mod room;
 mod visit;
 
-pub(crate) use life::{Ends, Lifetimes, STEP};
 pub(crate) use part::Entry;
 pub(crate) use room::{NoRoom, Room};
 pub(crate) use visit::Visit;
@@ -34,7 +32,6 @@ use evict::Dice;
 use part::Part;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, SystemTime};
 use trefoil_layout::hash::KeyHash;
 use trefoil_linklet_core::{Status, Table as Rules};
 use trefoil_sharder::{KeyPoint, Slice};
@@ -73,15 +70,12 @@ pub(crate) struct Table<V> {
     /// Counts insertions: the clock of the eviction's ages.
     tick: AtomicU32,
     dice: Dice,
-    lifetimes: Lifetimes<V>,
-    /// The step of the clock by which objects are idle.
-    step: AtomicU32,
 }
 
 impl<V> Table<V> {
     /// One that reserves at most `bound` bytes, and lets nobody do anything
     /// yet.
-    pub(crate) fn new(bound: u64, lifetimes: Lifetimes<V>) -> Self {
+    pub(crate) fn new(bound: u64) -> Self {
         let rules = Arc::new(Rules::nothing());
         let part = || Mutex::new(Part::new(Arc::clone(&rules)));
         Table {
@@ -91,60 +85,7 @@ impl<V> Table<V> {
             entries: AtomicU64::new(0),
             tick: AtomicU32::new(0),
             dice: Dice::default(),
-            lifetimes,
-            step: AtomicU32::new(0),
         }
-    }
-
-    /// How often [`Table::sweep`] is to be called, if objects end by themselves.
-    pub(crate) fn sweep_every(&self) -> Option<Duration> {
-        self.lifetimes.sweep_every()
-    }
-
-    /// Whether this one has.
-    #[inline]
-    fn is_over(&self, entry: &Entry<V>) -> bool {
-        self.lifetimes.limited()
-            && self
-                .lifetimes
-                .is_over(entry, self.step.load(Ordering::Relaxed), SystemTime::now)
-    }
-
-    /// The clock shows this step. The names of objects that have ended and are this
-    /// server's to take out, by `mine`; those that are not its own are in use wherever
-    /// they are.
-    pub(crate) fn sweep(&self, step: u32, mine: impl Fn(Status, &Rules) -> bool) -> Vec<Arc<[u8]>> {
-        self.step.store(step, Ordering::Relaxed);
-        let now = SystemTime::now();
-        let mut over = Vec::new();
-        for part in &self.parts {
-            let mut part = lock(part);
-            let rules = Arc::clone(&part.rules);
-            for entry in part.entries_mut() {
-                let status = rules.status(KeyPoint(entry.hash.place));
-                if !mine(status, &rules) {
-                    entry.used_step = step;
-                } else if !entry.stale && self.lifetimes.is_over(entry, step, || now) {
-                    over.push(Arc::clone(&entry.key));
-                }
-            }
-        }
-        over
-    }
-
-    /// Like [`Table::scan`], of what may be served.
-    pub(crate) fn scan_served<R>(
-        &self,
-        slice: Slice,
-        count_max: usize,
-        mine: impl Fn(Status, &Rules) -> bool,
-        pick: impl Fn(&Entry<V>) -> R,
-    ) -> (Vec<R>, KeyPoint) {
-        let served = |entry: &Entry<V>, rules: &Rules| {
-            let status = rules.status(KeyPoint(entry.hash.place));
-            !entry.stale && mine(status, rules) && !self.is_over(entry)
-        };
-        self.scan_where(slice, count_max, served, pick)
     }
 
     /// What an entry counts as.
@@ -209,16 +150,6 @@ impl<V> Table<V> {
         count_max: usize,
         pick: impl Fn(&Entry<V>) -> R,
     ) -> (Vec<R>, KeyPoint) {
-        self.scan_where(slice, count_max, |_, _| true, pick)
-    }
-
-    fn scan_where<R>(
-        &self,
-        slice: Slice,
-        count_max: usize,
-        condition: impl Fn(&Entry<V>, &Rules) -> bool,
-        pick: impl Fn(&Entry<V>) -> R,
-    ) -> (Vec<R>, KeyPoint) {
         let index = part_of(slice.start().0);
         let part_last = last_of(index).min(slice.last().0);
         let here = Slice::spanning(slice.start(), KeyPoint(part_last));
@@ -226,7 +157,6 @@ impl<V> Table<V> {
         let mut found: Vec<&Entry<V>> = part
             .entries()
             .filter(|entry| here.contains(KeyPoint(entry.hash.place)))
-            .filter(|entry| condition(entry, &part.rules))
             .collect();
         let mut last = here.last();
         if found.len() > count_max {

@@ -22,8 +22,6 @@ pub(crate) struct Entry<V> {
     pub(crate) weight: u64,
     /// When it was last used, in insertions.
     pub(crate) used_at: u32,
-    /// In which step of the clock it was last used, or was somebody else's.
-    pub(crate) used_step: u32,
     /// Asked for since it came in.
     pub(crate) reused: bool,
     /// A change was announced while the value could not be removed, because it

@@ -32,25 +32,14 @@ impl<'a, V> Visit<'a, V> {
         &self.part.rules
     }
 
-    /// The entry, to be used; one that is known to be out of date, or has ended by
-    /// itself, is none.
+    /// The entry, to be used; one that is known to be out of date is none.
     #[inline]
     pub(crate) fn get(&mut self) -> Option<&Entry<V>> {
         let now = self.table.tick.load(Ordering::Relaxed);
         let entry = self.part.find_mut(self.key)?;
-        if self.table.is_over(entry) {
-            return None;
-        }
         entry.used_at = now;
-        entry.used_step = self.table.step.load(Ordering::Relaxed);
         entry.reused = true;
         (!entry.stale).then_some(entry)
-    }
-
-    /// Whether it has ended by itself.
-    pub(crate) fn is_over(&mut self) -> bool {
-        let table = self.table;
-        self.peek().is_some_and(|entry| table.is_over(entry))
     }
 
     /// The entry whatever is noted of it.
@@ -76,7 +65,6 @@ impl<'a, V> Visit<'a, V> {
             stamp,
             weight,
             used_at: self.table.next_tick(),
-            used_step: self.table.step.load(Ordering::Relaxed),
             reused: false,
             stale: false,
         });
@@ -103,13 +91,8 @@ impl<'a, V> Visit<'a, V> {
     pub(crate) fn change<R>(&mut self, change: impl FnOnce(&mut Entry<V>) -> R) -> Option<R> {
         let version = self.part.next_version();
         let now = self.table.tick.load(Ordering::Relaxed);
-        let table = self.table;
-        let entry = self
-            .part
-            .find_mut(self.key)
-            .filter(|entry| !entry.stale && !table.is_over(entry))?;
+        let entry = self.part.find_mut(self.key).filter(|entry| !entry.stale)?;
         entry.used_at = now;
-        entry.used_step = table.step.load(Ordering::Relaxed);
         entry.reused = true;
         let before = entry.weight;
         let result = change(entry);

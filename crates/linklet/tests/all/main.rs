@@ -2,7 +2,6 @@
 
 mod cluster;
 mod copies;
-mod lifetimes;
 mod metrics;
 mod moves;
 mod objects;
