@@ -405,11 +405,14 @@ fn load_from_servers(
         });
         match answer {
             Ok(response) => {
-                answered.store(at, Ordering::Relaxed);
                 let config = response.into_inner().config.unwrap_or_default();
                 let config = trefoil_cell::decode_config(&config);
                 return match config {
-                    Ok(config) => Ok(reached_by(config, server)),
+                    Ok(config) => {
+                        // One that answers nonsense is not asked first the next time.
+                        answered.store(at, Ordering::Relaxed);
+                        Ok(reached_by(config, server))
+                    }
                     Err(source) => Err(ConnectError::Wire {
                         address: server.to_string(),
                         source,

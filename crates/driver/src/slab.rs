@@ -25,7 +25,10 @@ const TIMERS_SWEPT_MIN: usize = 1024;
 #[derive(Debug, Default)]
 pub(crate) struct Slab {
     ops: Vec<Option<Box<Op>>>,
+    /// Free places that have kept their memory: these are used first.
     free: Vec<u32>,
+    /// Those that have not.
+    bare: Vec<u32>,
     /// To be stepped.
     ready: VecDeque<u32>,
     /// Ended, and to be handed out.
@@ -47,7 +50,7 @@ impl Slab {
     #[inline]
     pub(crate) fn admit(&mut self, cohort: Cohort) -> (u32, Box<Op>) {
         self.used += 1;
-        if let Some(at) = self.free.pop() {
+        if let Some(at) = self.free.pop().or_else(|| self.bare.pop()) {
             let mut op = match self.ops[at as usize].take() {
                 Some(op) => op,
                 None => Box::new(Op::new(cohort)),
@@ -100,8 +103,10 @@ impl Slab {
             op.clear();
             if self.free.len() >= FREE_KEPT_MAX {
                 self.ops[at as usize] = None;
+                self.bare.push(at);
+            } else {
+                self.free.push(at);
             }
-            self.free.push(at);
             self.used -= 1;
         }
     }
@@ -382,6 +387,12 @@ mod tests {
             }
             let kept = slab.ops.iter().flatten().count();
             assert_eq!((slab.used, kept), (0, FREE_KEPT_MAX));
+        }
+        // And what is kept is used: these have had operations before.
+        for _ in 0..FREE_KEPT_MAX {
+            let (at, op) = slab.admit(cohort);
+            assert!(op.life > 0);
+            slab.put(at, op);
         }
     }
 }

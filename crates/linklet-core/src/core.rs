@@ -581,7 +581,8 @@ impl Core {
 
     /// A server has lived by this assignment.
     pub(crate) fn note_lived(&mut self, server: ServerId, version: AssignmentVersion) {
-        if !self.gone.contains(&server) {
+        // Of itself it knows better.
+        if server != self.me && !self.gone.contains(&server) {
             let lived = self.lived.entry(server).or_insert(version);
             *lived = version.max(*lived);
         }

@@ -204,6 +204,8 @@ impl Client {
         match Status::of(answer) {
             Some((Status::Done, value)) => Ok(Some(value)),
             Some((Status::Missing, _)) => Ok(None),
+            // It is in a log, the queue's or the store's: the next life may execute it.
+            Some((Status::Failed, _)) => Err(NoAnswer::ServerGone.into()),
             Some((status, _)) => Err(ClientError::Status(status)),
             None => Err(ClientError::Foreign),
         }

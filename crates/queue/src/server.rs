@@ -23,6 +23,8 @@ use trefoil_rocksdb::{DbError, DbOptions};
 const LOOK_TURNS: u32 = 256;
 /// How long a server without clients sleeps until it looks whether it is to stop.
 const ALONE: Duration = Duration::from_millis(50);
+/// The longest nap: nobody is admitted meanwhile, and no signal heard.
+const NAP_MAX: Duration = Duration::from_millis(100);
 
 /// What to serve, and where.
 #[derive(Clone, Debug)]
@@ -88,6 +90,10 @@ pub fn serve(
 ) -> Result<(), ServeError> {
     options.queue.check()?;
     let impossible = |words| Err(ServeError::Impossible(words));
+    // New clients and the signal to end are looked for between two naps.
+    if options.queue.nap > NAP_MAX {
+        return impossible("a server naps for 100 ms at most: it answers nobody meanwhile");
+    }
     if options.queue.client_count_max == 0 {
         return impossible("a queue needs a place for one client at least");
     }

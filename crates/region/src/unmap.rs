@@ -6,9 +6,11 @@
 //!
 //! Where both have one core, that thread must not keep it either: nobody is hurried by
 //! the end of a mapping, and a time slice of the kernel is milliseconds long. So it gives
-//! way to others, and sleeps after each short piece: long at first, so that fewer than one
-//! operation in a hundred waits for it; less once that has taken a while, because the memory
-//! may be a dead process's, and is free only then.
+//! sleeps after each short piece: long at first, so that fewer than one operation in a hundred
+//! waits for it; less once that has taken a while, because the memory may be a dead process's,
+//! and is free only then. It does not work at a lower priority: while it is at work the
+//! process's addresses are locked, and whoever connects or starts a thread would wait until it
+//! has its next turn.
 //!
 //! A region reserves hundreds of times what it holds. The kernel is asked where pages are
 //! ([`crate::present`]); they are let go in place, so that nobody who maps something waits
@@ -45,11 +47,8 @@ const PAUSE: Duration = Duration::from_millis(4);
 /// Of a range that has waited for so long, it sleeps so many times as long as it worked, and
 /// so long at most: somebody else may have had the core meanwhile.
 const GENTLE: Duration = Duration::from_secs(10);
-const PAUSE_FACTOR: u32 = 3;
+const PAUSE_FACTOR: u32 = 20;
 const PAUSE_MAX: Duration = Duration::from_millis(1);
-/// Comes after others, but not after the last of them: while many share a core, memory of
-/// a process that is gone would be kept for minutes.
-const NICE: i32 = 10;
 
 /// Mappings of other processes' memory, what has yet to be unmapped of them included.
 static FOREIGN: AtomicUsize = AtomicUsize::new(0);
@@ -209,8 +208,6 @@ pub(crate) unsafe fn unmap(base: NonNull<c_void>, len: usize, hold: Hold, ended:
 
 /// The thread that unmaps what waits.
 fn unmap_aside() {
-    // On Linux this is about the thread, not its process. Refused, it works on.
-    let _ = rustix::process::setpriority_process(None, NICE);
     let mut begin = Instant::now();
     while let Some(range) = next() {
         let since = range.since;

@@ -71,7 +71,7 @@ macro_rules! functions {
         #[allow(non_snake_case, reason = "the library's own names")]
         pub struct Library {
             path: PathBuf,
-            $(pub(crate) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
+            $(pub(crate) $name: unsafe extern "C-unwind" fn($($argument),*) $(-> $result)?,)*
         }
 
         impl Library {
@@ -96,7 +96,7 @@ macro_rules! functions {
                     $($name: unsafe {
                         std::mem::transmute::<
                             *mut c_void,
-                            unsafe extern "C" fn($($argument),*) $(-> $result)?,
+                            unsafe extern "C-unwind" fn($($argument),*) $(-> $result)?,
                         >($name)
                     },)*
                 })

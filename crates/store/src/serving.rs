@@ -5,6 +5,9 @@ use crate::store::{Cell, Store};
 use std::sync::atomic::Ordering;
 use trefoil_layout::{Version, control, epoch};
 
+/// What [`Store::give_back`] gives back at a time: a huge page.
+const GIVEN_BACK_LEN: u64 = 2 << 20;
+
 impl Store {
     /// Raises a shard's epoch; a lower one than the present changes nothing.
     ///
@@ -121,7 +124,19 @@ impl Store {
         let regions = &self.shared.regions;
         for object in [regions.index.object(), regions.data.object()] {
             let Some(object) = object else { continue };
-            // Where the system refuses, the memory goes with its last mapping.
+            // In parts: who touches what is just given back waits until that is done, and a
+            // gigabyte takes a tenth of a second.
+            let mut at = object.next_populated(0);
+            while let Some(from) = at {
+                let begin = from - from % GIVEN_BACK_LEN;
+                let end = (begin + GIVEN_BACK_LEN).min(object.len());
+                if object.punch(begin..end).is_err() || end == object.len() {
+                    break;
+                }
+                at = object.next_populated(end);
+            }
+            // What is left, where the system does not tell; where it refuses, the memory goes
+            // with its last mapping.
             let _ = object.punch(0..object.len());
         }
     }

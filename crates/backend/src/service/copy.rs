@@ -133,10 +133,7 @@ pub(super) fn items(
         request.values && is_plain(request.layout_version, request.takes_plain, own_layout)?;
     let hasher = &member.store.config().hasher;
     let places = request.from.min(PLACES.end)..request.until.min(PLACES.end);
-    let source = Copied {
-        between: &background::leave_core,
-        ..Copied::new(&member.store, clock::now(), shard)
-    };
+    let source = Copied::new(&member.store, clock::now(), shard);
     let is_chosen = request.of_backends != 0 || !request.ranges.is_empty();
     let (page, placed) = if is_chosen {
         (chosen(member, source, request, places)?, Vec::new())
@@ -200,6 +197,12 @@ fn chosen(
         ranges.push(places);
     }
     let values = request.values;
+    // Many more are looked at than are told, and nobody waits for the end of a resize. One
+    // that recovers, on the other hand, has lost what others have one copy fewer of.
+    let source = Copied {
+        between: &background::leave_core,
+        ..source
+    };
     let page = source.items_at(&ranges, values, &is_wanted);
     page.ok_or_else(|| ends(member))
 }

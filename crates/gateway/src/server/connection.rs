@@ -379,7 +379,8 @@ impl<S: Session> Connection<S> {
     /// has written all. That is executed once the answers have left.
     fn read_ahead<K: Keyspace, O: LoopObserver>(&mut self, desk: &mut Desk<K, O>) -> Fate {
         let is_between = matches!(self.phase, Phase::Open | Phase::Paused);
-        if !is_between || !self.has_output() {
+        // Answers may be in the socket's own buffers, those of TLS: that they wait is known.
+        if !is_between || self.is_handshaking() {
             return Fate::Blocked;
         }
         let mut work = 0;
@@ -391,11 +392,12 @@ impl<S: Session> Connection<S> {
             if self.input.is_full() {
                 // What is done with makes room once it is worth a move.
                 let capacity = self.input.capacity();
-                if capacity >= len_max {
+                let room = (2 * capacity).max(INPUT_LEN).min(len_max);
+                // All of it is moved: for a little more it is not.
+                if room < capacity + capacity / 2 || room == 0 {
                     break;
                 }
-                self.input
-                    .make_room((2 * capacity).max(INPUT_LEN).min(len_max));
+                self.input.make_room(room);
             }
             match self.socket.receive_onto(self.input.tail(), &mut desk.input) {
                 Received::Blocked => self.readable = false,

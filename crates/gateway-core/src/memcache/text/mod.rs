@@ -35,6 +35,9 @@ use line::{Line, Words};
 /// A line this long that has not ended is a command only if it reads many
 /// keys.
 const LINE_LEN_MAX: usize = 2048;
+/// So much of a line is looked at in one step; a longer one of keys is taken part by part. A
+/// connection may have kept megabytes of it, and everybody else waits for the step.
+const SEEN_MAX: usize = 64 << 10;
 
 /// A line that is shorter, with its end, is no command to the newer memcached.
 const LINE_LEN_MIN: usize = 4;
@@ -202,12 +205,13 @@ impl TextSession {
         input: &[u8],
         desk: &mut Desk<'_, '_, K>,
     ) -> Result<Step, Pending> {
-        let line = Line::first(input);
+        let seen = &input[..input.len().min(SEEN_MAX)];
+        let line = Line::first(seen);
         if desk.world.settings.authentication && self.user.is_none() {
             return Ok(auth::authenticate(&mut self.user, line, input, desk));
         }
         let Some(line) = line else {
-            return Ok(self.unfinished(input, desk));
+            return Ok(self.unfinished(seen, desk));
         };
         let mut words = Words::of(line.text);
         let word = words.next().unwrap_or_default();

@@ -5,7 +5,7 @@
 //! be longer than any buffer, and is then read as it comes.
 
 use super::line::{Line, Words};
-use super::{BAD_FORMAT, Desk, LINE_LEN_MAX, State, Step};
+use super::{BAD_FORMAT, Desk, LINE_LEN_MAX, SEEN_MAX, State, Step};
 use crate::keyspace::{Access, Decision, Fault, Item, Keyspace, Pending, Ready as _, Updated};
 use crate::memcache::KEY_LEN_MAX;
 use crate::memcache::expiry::{parse_expiration, text_expiry_ms};
@@ -155,6 +155,7 @@ pub(super) fn resume<K: Keyspace>(
     input: &[u8],
     desk: &mut Desk<'_, '_, K>,
 ) -> Step {
+    let input = &input[..input.len().min(SEEN_MAX)];
     let keys = match Line::first(input) {
         Some(line) => Keys {
             // The rest of a line may be its end alone.
