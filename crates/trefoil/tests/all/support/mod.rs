@@ -184,7 +184,8 @@ impl Cell {
         kill(self.pids[number], "KILL");
     }
 
-    /// SIGTERM, and the exit code within a few seconds.
+    /// SIGTERM, and the exit code. Seconds on a machine that others leave alone; where all cores
+    /// are busy, many: a thread that runs when nobody else wants to has to end, too.
     pub fn stop(mut self) -> i32 {
         kill(self.child.id(), "TERM");
         let begin = Instant::now();
@@ -193,7 +194,7 @@ impl Cell {
                 return status.code().unwrap_or(-1);
             }
             assert!(
-                begin.elapsed() < Duration::from_secs(20),
+                begin.elapsed() < Duration::from_secs(90),
                 "it does not stop"
             );
             std::thread::sleep(Duration::from_millis(10));
