@@ -47,8 +47,8 @@ pub struct ServerOptions {
     /// How the members' own shards are repaired, in a cell with three copies.
     pub repair: RepairOptions,
     /// Bytes a second that are copied from other processes, by one that recovers, takes a
-    /// backend's place or is to be one of a resized cell; at least [`RECOVERY_RATE_MIN`].
-    /// `None`: a recovery goes as fast as it can, a move so fast that it disturbs nobody.
+    /// backend's place or is to be one of a resized cell; at least [`RECOVERY_RATE_MIN`], or 0
+    /// for as fast as it goes. `None`: a recovery goes as fast as it can, a move so fast that it disturbs nobody.
     ///
     /// [`RECOVERY_RATE_MIN`]: crate::RECOVERY_RATE_MIN
     pub recovery_rate: Option<u64>,

@@ -77,8 +77,9 @@ impl Pace {
 pub(crate) struct CopyPace(Option<Pace>);
 
 impl CopyPace {
-    /// Of so many bytes a second; or as fast as it goes.
+    /// Of so many bytes a second; as fast as it goes for 0, and where nothing was chosen.
     pub(crate) fn new(rate: Option<u64>) -> Self {
+        let rate = rate.filter(|rate| *rate > 0);
         CopyPace(rate.map(|rate| Pace::new(rate, Instant::now())))
     }
 
@@ -144,6 +145,19 @@ mod tests {
         let mut slow = Pace::new(0, begin);
         slow.moved(REPAIR_RATE_MIN, begin);
         assert_eq!(slow.owes(begin), Duration::from_secs(1));
+    }
+
+    #[test]
+    fn a_move_keeps_a_pace_unless_it_was_told_none_and_a_recovery_only_if_it_was() {
+        let owes = |mut pace: CopyPace| {
+            pace.moved(MOVE_RATE);
+            !pace.owes().is_zero()
+        };
+        let rates = [None, Some(0), Some(MOVE_RATE)];
+        let of_move = rates.map(|rate| owes(CopyPace::of_move(rate)));
+        let of_recovery = rates.map(|rate| owes(CopyPace::new(rate)));
+        assert_eq!(of_move, [true, false, true]);
+        assert_eq!(of_recovery, [false, false, true]);
     }
 
     #[test]

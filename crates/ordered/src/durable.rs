@@ -288,15 +288,7 @@ impl<D: Disk> DurableWorker<D> {
         &mut self,
         service: &mut S,
     ) -> Result<(), DurableError<S::Error>> {
-        let position = self.executed;
-        if mutants::is(Mutant::DurableReleasesEarly) {
-            self.log.release(position)?;
-        }
-        if position > service.persistent_position() {
-            service
-                .advance(position)
-                .map_err(DurableError::Checkpoint)?;
-        }
+        self.persist(service, S::advance)?;
         Ok(self.log.release(service.persistent_position())?)
     }
 
@@ -304,16 +296,24 @@ impl<D: Disk> DurableWorker<D> {
         &mut self,
         service: &mut S,
     ) -> Result<(), DurableError<S::Error>> {
+        let position = self.persist(service, S::checkpoint)?;
+        Ok(self.log.release(position)?)
+    }
+
+    /// Has `make` bring what is persistent up to what was executed, unless it is; that position.
+    fn persist<S: DurableService>(
+        &mut self,
+        service: &mut S,
+        make: fn(&mut S, u64) -> Result<(), S::Error>,
+    ) -> Result<u64, DurableError<S::Error>> {
         let position = self.executed;
         if mutants::is(Mutant::DurableReleasesEarly) {
             self.log.release(position)?;
         }
         if position > service.persistent_position() {
-            service
-                .checkpoint(position)
-                .map_err(DurableError::Checkpoint)?;
+            make(service, position).map_err(DurableError::Checkpoint)?;
         }
-        Ok(self.log.release(position)?)
+        Ok(position)
     }
 
     /// Sleeps as the last turn suggests; see [`Worker::rest`].

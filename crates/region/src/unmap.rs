@@ -5,7 +5,7 @@
 //! somebody who waits for an answer, so a thread of its own does it.
 //!
 //! Where both have one core, that thread must not keep it either: nobody is hurried by
-//! the end of a mapping, and a time slice of the kernel is milliseconds long. So it gives
+//! the end of a mapping, and a time slice of the kernel is milliseconds long. So it
 //! sleeps after each short piece: long at first, so that fewer than one operation in a hundred
 //! waits for it; less once that has taken a while, because the memory may be a dead process's,
 //! and is free only then. It does not work at a lower priority: while it is at work the

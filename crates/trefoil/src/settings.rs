@@ -201,7 +201,7 @@ pub(crate) struct StoreSettings {
     pub partition_count: Option<usize>,
     pub huge_pages: bool,
     pub repair: RepairOptions,
-    /// Of copies from other backends; `None`: none was chosen; the largest number: no limit.
+    /// Of copies from other backends, 0 without a limit; `None`: nothing was chosen.
     pub recovery_rate: Option<u64>,
 }
 
@@ -225,10 +225,7 @@ impl From<&StoreArgs> for StoreSettings {
                     .repair_rate
                     .map_or(REPAIR_DEFAULT.rate, |size| size.as_u64()),
             },
-            recovery_rate: args.recovery_rate.map(|size| match size.as_u64() {
-                0 => u64::MAX,
-                rate => rate,
-            }),
+            recovery_rate: args.recovery_rate.map(|size| size.as_u64()),
         }
     }
 }
@@ -272,7 +269,7 @@ impl StoreSettings {
             )));
         }
         let (rate, least) = (self.recovery_rate, RECOVERY_RATE_MIN);
-        if let Some(rate) = rate.filter(|rate| *rate < least) {
+        if let Some(rate) = rate.filter(|rate| (1..least).contains(rate)) {
             let (rate, least) = (ByteSize::b(rate), ByteSize::b(least));
             return Err(Failure::Usage(format!(
                 "--recovery-rate {rate} is too little to get on with: give at least {least}, or 0 for no limit"

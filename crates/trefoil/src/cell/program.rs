@@ -198,7 +198,6 @@ impl Starter {
         }
         // Only if it was chosen: a program of the release before does not know it.
         if let Some(rate) = settings.recovery_rate {
-            let rate = if rate == u64::MAX { 0 } else { rate };
             command.args(["--recovery-rate", &rate.to_string()]);
         }
         if let Some(count) = settings.partition_count {
