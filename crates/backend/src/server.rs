@@ -170,9 +170,9 @@ impl Server {
             member.begin_service();
         }
         running.begin_leases()?;
-        for (member, taken) in running.state.members.iter().zip(taken) {
-            taken.finish(member);
-        }
+        let members = running.state.members.iter();
+        let finish = |(member, taken): (&Arc<Member>, handover::Taken)| taken.finish(member);
+        let tools: Vec<_> = members.zip(taken).map(finish).collect();
         running.take_fabric_socket(&options.fabric, listen)?;
         let listen_at = ListenOptions {
             metrics: None,
@@ -183,6 +183,7 @@ impl Server {
         if let Some(address) = listen.metrics {
             server.running.serve_metrics_soon(address);
         }
+        drop(tools);
         Ok(server)
     }
 

@@ -10,6 +10,7 @@ use crate::rpc::{Bell, Rpc, RpcPort};
 use crate::time;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -354,6 +355,10 @@ impl Host for ClientHost {
         let connect = move || {
             let begin = Instant::now();
             let mut successor = Successor::foreseen(foreseen);
+            if has_moved {
+                // Else a pause of microseconds is as much longer again and more.
+                let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+            }
             let by = begin + Duration::from_nanos(SUCCESSOR_NS);
             let pause = |successor: &Successor| {
                 let is_late = begin.elapsed() >= SUCCESSOR_LATE;

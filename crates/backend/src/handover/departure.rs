@@ -10,6 +10,7 @@
 use super::giving::{FROZEN_LONGER, LINGER};
 use crate::ending::Ending;
 use crate::lease::LEASE;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use trefoil_cell::{BackendLock, CellConfig, ConfigStoreError};
@@ -22,6 +23,9 @@ const CONNECT_PATIENCE: Duration = Duration::from_millis(500);
 /// takes mutations again, or not at all.
 pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(5);
+/// While operations wait for it, and how long that is tried.
+const PAUSE_SHORT: Duration = Duration::from_micros(30);
+const SOON: Duration = Duration::from_millis(20);
 
 const _: () = assert!(
     PATIENCE.as_millis() > FROZEN_LONGER.as_millis() + LINGER.as_millis() + LEASE.as_millis()
@@ -43,6 +47,24 @@ impl Departure {
         }
         let memory = memory.ok();
         Departure { memory }
+    }
+
+    /// Ends as soon as it has let go, if that is soon; else never. Its answer takes several
+    /// threads' wake-ups to come, in which nobody is the backend. The thread is held up: call
+    /// it only where that waits for nothing else.
+    pub(super) async fn is_seen_soon(&self) {
+        let begin = Instant::now();
+        if let Some(memory) = &self.memory {
+            let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+            while begin.elapsed() < SOON {
+                if memory.has_moved() {
+                    return;
+                }
+                std::thread::sleep(PAUSE_SHORT);
+                tokio::task::yield_now().await;
+            }
+        }
+        std::future::pending().await
     }
 
     /// Whether it has let go; waits for that.
@@ -69,11 +91,15 @@ pub(crate) fn await_lock(
     lock: impl Fn() -> Result<BackendLock, ConfigStoreError>,
     ending: &Ending,
 ) -> Result<BackendLock, ConfigStoreError> {
-    let by = Instant::now() + PATIENCE;
+    let begin = Instant::now();
+    let pause = || match begin.elapsed() < SOON {
+        true => PAUSE_SHORT,
+        false => PAUSE,
+    };
     let take = || loop {
         match lock() {
             Err(ConfigStoreError::BackendLocked { .. } | ConfigStoreError::Registered { .. })
-                if Instant::now() < by && ending.pause(PAUSE) => {}
+                if begin.elapsed() < PATIENCE && ending.pause(pause()) => {}
             result => return result,
         }
     };

@@ -207,16 +207,18 @@ pub(crate) fn step(
             }
             successor.released = true;
             drop(to);
-            if let Some(adopting) = &adopting {
-                state.retire(adopting);
-            }
             tracing::info!(
                 backend = member.number,
                 "the backend is another process now"
             );
+            // Nobody is the backend from here on, until the successor has heard of it:
+            // nothing that can wait comes before the answer.
+            if let Some(adopting) = &adopting {
+                state.retire(adopting);
+            }
             let retirement = Arc::clone(&state.retirement);
-            std::thread::spawn(move || {
-                std::thread::sleep(LINGER);
+            tokio::spawn(async move {
+                tokio::time::sleep(LINGER).await;
                 retirement.notify_one();
             });
             Ok(response(Vec::new(), Duration::ZERO))

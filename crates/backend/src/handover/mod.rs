@@ -26,7 +26,7 @@ mod taking;
 
 pub(crate) use departure::await_lock;
 pub(crate) use giving::{Giving, step};
-pub(crate) use taking::{Takeover, take};
+pub(crate) use taking::{Taken, Takeover, take};
 
 use crate::memory::MemoryError;
 use trefoil_layout::op::Rejection;

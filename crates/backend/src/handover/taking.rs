@@ -81,11 +81,21 @@ pub(crate) struct Taken {
     begun: Instant,
     /// When the predecessor had gone, for all that is known here.
     released: Instant,
+    /// What was copied with. To hang up and to unmap takes longer than all else that is left
+    /// to do before this process serves.
+    tools: Tools,
 }
 
+/// Only to be dropped.
+pub(crate) struct Tools(
+    #[expect(dead_code)] Arc<Predecessor>,
+    #[expect(dead_code)] JoinSet<()>,
+);
+
 impl Taken {
-    /// Nothing here was worth that clients wait for it.
-    pub(crate) fn finish(self, member: &Member) {
+    /// Nothing here was worth that clients wait for it. Returns what is to be dropped once
+    /// this process serves everybody.
+    pub(crate) fn finish(self, member: &Member) -> Tools {
         let (gap, took) = (self.released.elapsed(), self.begun.elapsed());
         let moved = self.handover.finish(&member.store);
         let _ = member.takeover.set(Takeover {
@@ -108,6 +118,7 @@ impl Taken {
             gap_us = gap.as_micros() as u64,
             "this process has taken the backend over"
         );
+        self.tools
     }
 }
 
@@ -139,7 +150,8 @@ pub(crate) fn take(
         member.store.set_recovering(shard, true);
     }
     let begun = Instant::now();
-    let alive = runtime.spawn(say_alive(alive));
+    let mut saying = JoinSet::new();
+    saying.spawn_on(say_alive(alive), runtime.handle());
     // Most of it is copied while the predecessor serves, and gives way to that. The locks
     // that it takes are of a store that does not serve yet.
     let copied = std::thread::scope(|scope| {
@@ -157,7 +169,7 @@ pub(crate) fn take(
         let copied = thread.map_err(|error| system(member, &error))?.join();
         copied.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     });
-    let moved = runtime.block_on(async {
+    let (predecessor, moved) = runtime.block_on(async {
         let predecessor = Arc::new(predecessor()?);
         let moved = match copied {
             Ok(handover) => copy_and_release(handover, &predecessor, member).await,
@@ -168,15 +180,15 @@ pub(crate) fn take(
             let abandon = predecessor.step(HandOverStep::Abandon);
             let _ = state.ending.within(ENDING_PATIENCE, abandon).await;
         }
-        moved
-    });
-    alive.abort();
+        Ok::<_, HandoverError>((predecessor, moved))
+    })?;
     let (handover, released) = moved?;
     Ok(Taken {
         handover,
         received_bytes: common.received_bytes.load(Ordering::Relaxed),
         begun,
         released,
+        tools: Tools(predecessor, saying),
     })
 }
 
@@ -187,7 +199,7 @@ fn system(member: &Member, error: &std::io::Error) -> HandoverError {
     }
 }
 
-/// Until it is aborted. Between two steps pages and long values are copied, however long that
+/// Until it is dropped. Between two steps pages and long values are copied, however long that
 /// takes; each of them has a patience of its own.
 async fn say_alive(predecessor: Predecessor) {
     loop {
@@ -456,7 +468,20 @@ impl Predecessor {
             // By the time that is left to who is to end, it has gone or takes mutations again.
             let ending = &self.state.ending;
             let call = tokio::time::timeout(CALL_PATIENCE, call);
-            let (why, is_silent) = match ending.within(ENDING_PATIENCE, call).await {
+            let answer = ending.within(ENDING_PATIENCE, call);
+            let seen = async {
+                match self.common.departure.get() {
+                    Some(departure) => departure.is_seen_soon().await,
+                    None => std::future::pending().await,
+                }
+            };
+            // Whichever comes first: its memory says so some wake-ups before its answer does.
+            let answer = tokio::select! {
+                biased;
+                answer = answer => answer,
+                () = seen => return Ok(()),
+            };
+            let (why, is_silent) = match answer {
                 Some(Ok(Ok(_))) => return Ok(()),
                 Some(Ok(Err(status))) if is_its_own(&status) => {
                     return Err(self.failure(&status));
