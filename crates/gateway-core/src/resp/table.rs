@@ -246,7 +246,27 @@ const GET: usize = 26;
 const _: () = assert!(matches!(SPECS[GET].id, Id::Get));
 
 /// The longest name.
-const NAME_LEN_MAX: usize = 16;
+const NAME_LEN_MAX: usize = size_of::<u128>();
+
+/// The names as numbers, in the order of [`SPECS`], which is theirs: a comparison is one of
+/// numbers, and no call.
+static NUMBERS: [u128; SPECS.len()] = {
+    let mut numbers = [0; SPECS.len()];
+    let mut index = 0;
+    while index < SPECS.len() {
+        let name = SPECS[index].name.as_bytes();
+        let mut padded = [0; NAME_LEN_MAX];
+        let mut at = 0;
+        while at < name.len() {
+            padded[at] = name[at];
+            at += 1;
+        }
+        numbers[index] = u128::from_be_bytes(padded);
+        assert!(index == 0 || numbers[index - 1] < numbers[index], "sorted");
+        index += 1;
+    }
+    numbers
+};
 
 /// The command of this name, in whatever letters.
 pub(super) fn lookup(name: &[u8]) -> Option<&'static Spec> {
@@ -254,14 +274,13 @@ pub(super) fn lookup(name: &[u8]) -> Option<&'static Spec> {
     if name.eq_ignore_ascii_case(b"get") {
         return Some(&SPECS[GET]);
     }
-    let mut small = [0; NAME_LEN_MAX];
-    let small = small.get_mut(..name.len())?;
-    small.copy_from_slice(name);
-    small.make_ascii_lowercase();
-    let index = SPECS
-        .binary_search_by(|spec| spec.name.as_bytes().cmp(small))
-        .ok()?;
-    Some(&SPECS[index])
+    let mut padded = [0; NAME_LEN_MAX];
+    padded.get_mut(..name.len())?.copy_from_slice(name);
+    padded.make_ascii_lowercase();
+    let number = u128::from_be_bytes(padded);
+    let spec = &SPECS[NUMBERS.binary_search(&number).ok()?];
+    // Zeros behind a name are no part of it.
+    (spec.name.len() == name.len()).then_some(spec)
 }
 
 impl Spec {
@@ -342,9 +361,16 @@ mod tests {
             let found = lookup(upper.as_bytes()).map(|found| found.id);
             assert_eq!(found, Some(spec.id), "{upper}");
         }
-        for absent in ["", "g", "gets", "lpush", "a name that is much too long"] {
+        for absent in [
+            "",
+            "g",
+            "gets",
+            "lpush",
+            "set\0",
+            "\0",
+            "a name that is much too long",
+        ] {
             assert!(lookup(absent.as_bytes()).is_none(), "{absent}");
         }
-        assert!(SPECS.is_sorted_by_key(|spec| spec.name));
     }
 }
