@@ -174,6 +174,8 @@ impl Server {
         let finish = |(member, taken): (&Arc<Member>, handover::Taken)| taken.finish(member);
         let tools: Vec<_> = members.zip(taken).map(finish).collect();
         running.take_fabric_socket(&options.fabric, listen)?;
+        // The rest may have to wait for a port, however long.
+        drop(tools);
         let listen_at = ListenOptions {
             metrics: None,
             ..listen.clone()
@@ -183,7 +185,6 @@ impl Server {
         if let Some(address) = listen.metrics {
             server.running.serve_metrics_soon(address);
         }
-        drop(tools);
         Ok(server)
     }
 
@@ -432,10 +433,30 @@ impl Running {
         Ok(())
     }
 
-    /// From now on this process is its backends, for clients that know its memory.
+    /// From now on this process is its backends, for clients that know its memory, and
+    /// follows what the configuration becomes: they act on it before its sockets are there.
     fn begin_leases(&mut self) -> Result<(), StartError> {
         lease::renew(&self.state);
-        self.spawn("trefoil-lease", lease::run)
+        self.spawn_at_last("trefoil-lease", lease::run)?;
+        match self.state.config_store.is_remote() {
+            true => self.spawn_at_last("trefoil-config", follow::run),
+            false => Ok(()),
+        }
+    }
+
+    /// The same as [`Self::spawn`] in a process that may be the only one that knows what it
+    /// knows: it waits for whatever is in the way.
+    fn spawn_at_last(
+        &mut self,
+        name: &'static str,
+        run: fn(&Arc<State>, &Stop),
+    ) -> Result<(), StartError> {
+        let ending = self.state.ending.clone();
+        let tell = |error: &StartError| {
+            tracing::warn!(%error, "nothing else is begun before this is mended");
+        };
+        let pause = |pause| ending.pause(pause);
+        trefoil_cell::wait_out(|| self.spawn(name, run), |_| true, tell, pause)
     }
 
     /// Readers, messages, calls, for everybody.
@@ -446,9 +467,6 @@ impl Running {
     ) -> Result<Server, StartError> {
         if let Some(tls) = &listeners.tls {
             let _ = self.state.tls.set(tls.clone());
-        }
-        if self.state.config_store.is_remote() {
-            self.spawn("trefoil-config", follow::run)?;
         }
         if let Some(path) = listeners.fabric_socket()
             && self.state.target.get().is_none()

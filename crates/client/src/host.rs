@@ -32,8 +32,10 @@ const SUCCESSOR_PAUSE: Duration = Duration::from_micros(100);
 /// The same once it has not come for so long: the machine is busy.
 const SUCCESSOR_PAUSE_LONG: Duration = Duration::from_millis(1);
 const SUCCESSOR_LATE: Duration = Duration::from_millis(20);
-/// The same of one that was connected to in advance: that is a look at its memory.
+/// The same of one that was connected to in advance, which is a look at its memory: in the
+/// first moment. After that all clients that wait would take the core that it needs.
 const SUCCESSOR_PAUSE_SHORT: Duration = Duration::from_micros(30);
+const SUCCESSOR_SOON: Duration = Duration::from_millis(1);
 /// How often it is looked for one that is to take the place: each time it makes message
 /// rings.
 const EARLY_PAUSE: Duration = Duration::from_millis(20);
@@ -361,11 +363,12 @@ impl Host for ClientHost {
             }
             let by = begin + Duration::from_nanos(SUCCESSOR_NS);
             let pause = |successor: &Successor| {
-                let is_late = begin.elapsed() >= SUCCESSOR_LATE;
-                std::thread::sleep(match (is_late, &successor.early) {
-                    (true, _) => SUCCESSOR_PAUSE_LONG,
-                    (false, Some(_)) => SUCCESSOR_PAUSE_SHORT,
-                    (false, None) => SUCCESSOR_PAUSE,
+                let waited = begin.elapsed();
+                let is_soon = waited < SUCCESSOR_SOON && successor.early.is_some();
+                std::thread::sleep(match waited >= SUCCESSOR_LATE {
+                    true => SUCCESSOR_PAUSE_LONG,
+                    false if is_soon => SUCCESSOR_PAUSE_SHORT,
+                    false => SUCCESSOR_PAUSE,
                 });
             };
             let connected = loop {

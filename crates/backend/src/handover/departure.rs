@@ -5,7 +5,8 @@
 //! says it, too, whether it lives or not: the end of its lease is
 //! [`LEASE_MOVED_NS`](trefoil_layout::control::LEASE_MOVED_NS) from the moment on from which
 //! it acknowledges nothing any more. Nobody else writes that value, and it is never taken
-//! back. Its lock is free a moment later, and a successor serves only once it has that.
+//! back. It also says to whom it has let go: a process that was stopped for long may have
+//! been replaced by another one. Its lock is free a moment later, and a successor serves only once it has that.
 
 use super::giving::{FROZEN_LONGER, LINGER};
 use crate::ending::Ending;
@@ -26,6 +27,12 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// While operations wait for it, and how long that is tried.
 const PAUSE_SHORT: Duration = Duration::from_micros(30);
 const SOON: Duration = Duration::from_millis(20);
+/// How long the memory is looked at beside waiting for the answer. Not in tests of this crate,
+/// which are about answers that are lost; those of the program have it.
+const LOOKED_AT: Duration = match cfg!(test) {
+    true => Duration::ZERO,
+    false => SOON,
+};
 
 const _: () = assert!(
     PATIENCE.as_millis() > FROZEN_LONGER.as_millis() + LINGER.as_millis() + LEASE.as_millis()
@@ -36,17 +43,24 @@ const _: () = assert!(
 pub(super) struct Departure {
     /// Nothing where the memory cannot be had: then only an answer tells.
     memory: Option<Arc<RegionView>>,
+    /// What this process calls itself.
+    token: u64,
 }
 
 impl Departure {
-    /// Of the process with this incarnation, which is backend `number` of the cell.
-    pub(super) fn of(config: &CellConfig, number: u32, incarnation: u64) -> Self {
+    /// Of the process with this incarnation, which is backend `number` of the cell, in favour
+    /// of the successor that calls itself `token`.
+    pub(super) fn of(config: &CellConfig, number: u32, incarnation: u64, token: u64) -> Self {
         let memory = connect(config, number, incarnation);
         if let Err(why) = &memory {
             tracing::debug!(backend = number, why, "its memory will not tell its end");
         }
         let memory = memory.ok();
-        Departure { memory }
+        Departure { memory, token }
+    }
+
+    fn has_let_go(&self, memory: &RegionView) -> bool {
+        memory.has_moved() && memory.successor() == self.token
     }
 
     /// Ends as soon as it has let go, if that is soon; else never. Its answer takes several
@@ -55,9 +69,9 @@ impl Departure {
     pub(super) async fn is_seen_soon(&self) {
         let begin = Instant::now();
         if let Some(memory) = &self.memory {
-            let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-            while begin.elapsed() < SOON {
-                if memory.has_moved() {
+            let _precise = PreciseSleep::begin();
+            while begin.elapsed() < LOOKED_AT {
+                if self.has_let_go(memory) {
                     return;
                 }
                 std::thread::sleep(PAUSE_SHORT);
@@ -73,13 +87,31 @@ impl Departure {
             return false;
         };
         let by = Instant::now() + PATIENCE;
-        while !memory.has_moved() {
+        while !self.has_let_go(memory) {
             if Instant::now() >= by {
                 return false;
             }
             tokio::time::sleep(PAUSE).await;
         }
         true
+    }
+}
+
+/// Short sleeps of this thread are as short as they say, for as long as this lives: else they
+/// take 50 us longer. Threads that it makes inherit that.
+struct PreciseSleep(Option<NonZeroU64>);
+
+impl PreciseSleep {
+    fn begin() -> Self {
+        let usual = rustix::thread::current_timer_slack().ok();
+        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+        PreciseSleep(usual.and_then(NonZeroU64::new))
+    }
+}
+
+impl Drop for PreciseSleep {
+    fn drop(&mut self) {
+        let _ = rustix::thread::set_current_timer_slack(self.0);
     }
 }
 

@@ -207,19 +207,16 @@ pub(crate) fn step(
             }
             successor.released = true;
             drop(to);
-            tracing::info!(
-                backend = member.number,
-                "the backend is another process now"
-            );
-            // Nobody is the backend from here on, until the successor has heard of it:
-            // nothing that can wait comes before the answer.
+            // Nothing here can be thawed any more, and nobody else is the backend yet: nothing
+            // comes in between, also no log, which a terminal that stands still can hold up.
             if let Some(adopting) = &adopting {
                 state.retire(adopting);
             }
-            let retirement = Arc::clone(&state.retirement);
+            let (number, retirement) = (member.number, Arc::clone(&state.retirement));
             tokio::spawn(async move {
                 tokio::time::sleep(LINGER).await;
                 retirement.notify_one();
+                tracing::info!(backend = number, "the backend is another process now");
             });
             Ok(response(Vec::new(), Duration::ZERO))
         }

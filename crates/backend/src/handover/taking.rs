@@ -94,7 +94,7 @@ pub(crate) struct Tools(
 
 impl Taken {
     /// Nothing here was worth that clients wait for it. Returns what is to be dropped once
-    /// this process serves everybody.
+    /// clients reach this process.
     pub(crate) fn finish(self, member: &Member) -> Tools {
         let (gap, took) = (self.released.elapsed(), self.begun.elapsed());
         let moved = self.handover.finish(&member.store);
@@ -144,7 +144,7 @@ pub(crate) fn take(
         Ok(predecessor)
     })?;
     let incarnation = common.incarnation.load(Ordering::Relaxed);
-    let departure = Departure::of(&state.config(), member.number, incarnation);
+    let departure = Departure::of(&state.config(), member.number, incarnation, common.token);
     let _ = common.departure.set(departure);
     for shard in 0..member.store.shard_count() {
         member.store.set_recovering(shard, true);

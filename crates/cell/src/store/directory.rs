@@ -32,6 +32,9 @@ const ENDING_WAIT: Duration = Duration::from_secs(10);
 const ALIVE_WAIT: Duration = Duration::from_millis(100);
 /// How often a waiting process looks again.
 const POLL: Duration = Duration::from_millis(20);
+/// The same at first: a predecessor that lets go frees its lock a moment after it has said so,
+/// and clients wait.
+const POLL_SHORT: Duration = Duration::from_micros(100);
 /// More than any configuration of [`crate::BACKEND_COUNT_MAX`] backends needs.
 const CONFIG_LEN_MAX: u64 = 16 << 20;
 
@@ -192,7 +195,10 @@ impl DirectoryStore {
             if begin.elapsed() >= patience {
                 return Err(ConfigStoreError::BackendLocked { number, pid, path });
             }
-            std::thread::sleep(POLL);
+            std::thread::sleep(match begin.elapsed() < POLL {
+                true => POLL_SHORT,
+                false => POLL,
+            });
         };
         // For the errors of others only: a full disk is noticed later.
         let _ = lock.sign();
