@@ -268,7 +268,7 @@ impl Core {
             for lost in best.gaps(slice) {
                 values.forget(lost);
                 // The first assignment of all finds nothing, and loses nothing.
-                if version != AssignmentVersion::first_of(1) {
+                if !version.is_deal() {
                     self.lose_range(lost, Extent::All);
                 }
                 gained.push(lost);

@@ -37,6 +37,11 @@ pub struct AssignerOptions {
     pub reply_timeout: Duration,
     /// Slices for each server in a first assignment.
     pub slices_per_server: usize,
+    /// The version of a first assignment, and the lowest incarnation to go on with from
+    /// what servers remember. A store of which nothing is left when its process or file
+    /// has gone needs one that is higher than all before
+    /// ([`AssignmentVersion::deal`]): what comes back later is known by it as old.
+    pub first: AssignmentVersion,
 }
 
 impl AssignerOptions {
@@ -48,6 +53,7 @@ impl AssignerOptions {
             step_every: Duration::from_secs(1),
             reply_timeout: Duration::from_secs(1),
             slices_per_server: 32,
+            first: AssignmentVersion::first_of(1),
         }
     }
 }
@@ -383,7 +389,8 @@ impl Assigner {
     ) -> Option<(Option<AssignmentVersion>, Assignment)> {
         self.step_at = now + self.options.step_every;
         if let (Some(seen), Some(_)) = (self.seen, self.leaves_incarnation) {
-            let version = AssignmentVersion::first_of(seen.incarnation.saturating_add(1));
+            let next = seen.incarnation.saturating_add(1);
+            let version = AssignmentVersion::first_of(next.max(self.options.first.incarnation));
             let expected = self.assignment().map(Assignment::version);
             let next = match self.assignment().or(self.recovered.as_ref()) {
                 Some(assignment) => assignment.clone().renumbered(version),
@@ -401,7 +408,7 @@ impl Assigner {
             .map(|(_, report)| report)
             .collect();
         let Some(balancer) = &mut self.balancer else {
-            let first = self.first(AssignmentVersion::first_of(1), members)?;
+            let first = self.first(self.options.first, members)?;
             return Some((None, first));
         };
         let plan = match balancer.step(now, members, &reports) {

@@ -22,7 +22,7 @@ use crate::store::{CorpusState, CorpusStore, Roll, Writer};
 use crate::wire::MemberRecord;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{mpsc, oneshot, watch};
 use trefoil_sharder::coordination::{
     Forgotten, LeaseTerms, Recovery, Reply as StoreReply, Request, StoreError,
@@ -148,6 +148,7 @@ impl Driver {
         cut: watch::Receiver<bool>,
     ) -> Result<Self, ConfigError> {
         let config = options.balance_of(corpus);
+        let usual = AssignerOptions::new(writer.candidate);
         let assigner = Assigner::new(
             AssignerOptions {
                 lease: options.leader_lease,
@@ -155,7 +156,11 @@ impl Driver {
                 // A little more, so that the store's own error is heard.
                 reply_timeout: STORE_TIMEOUT * 3,
                 slices_per_server: options.slices_per_server,
-                ..AssignerOptions::new(writer.candidate)
+                first: match store.is_sole() {
+                    true => AssignmentVersion::deal(incarnation_of_this_process()),
+                    false => usual.first,
+                },
+                ..usual
             },
             config.clone(),
         )?;
@@ -511,8 +516,7 @@ impl Driver {
     fn published(&mut self, now: Duration, version: AssignmentVersion) {
         self.totals.assignments += 1;
         self.error = None;
-        let first = version == AssignmentVersion::first_of(1);
-        self.dealt_anew |= first && self.store.is_sole();
+        self.dealt_anew |= version.is_deal() && self.store.is_sole();
         let name = shown(version);
         let changes = match &self.plan {
             Some(plan) if plan.next.as_ref().map(|next| next.version()) == Some(version) => {
@@ -986,6 +990,16 @@ impl Driver {
             totals: self.totals,
         }
     }
+}
+
+/// An incarnation that is higher than all that earlier processes have begun:
+/// milliseconds since 1970. Whoever began another one had waited for a lease before,
+/// which takes longer than that.
+fn incarnation_of_this_process() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    // With a clock that is of no use it is as good as a number can be. Not 1: that is
+    // the first one of stores that forget nothing.
+    since.map_or(2, |since| (since.as_millis() as u64).max(2))
 }
 
 /// The roll, once the store says that leases may be as long as `own`.
