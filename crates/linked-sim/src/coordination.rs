@@ -70,6 +70,10 @@ pub(crate) struct Coordination {
     former: BTreeSet<ServerId>,
     views: u64,
     pub(crate) recoveries: u64,
+    /// How often everything was dealt anew, for nobody remembered anything.
+    pub(crate) new_deals: u64,
+    /// What the assigner that leads deals out first, if it knows of nothing.
+    first: AssignmentVersion,
     /// Expired or left: these ids never come back.
     ended: BTreeSet<ServerId>,
     down_until: Duration,
@@ -96,11 +100,17 @@ fn config(replicas: usize, freeze: Freeze) -> BalanceConfig {
     }
 }
 
-fn new_assigner(replicas: usize) -> Assigner {
+/// What an assigner that was started then deals out first.
+fn first(now: Duration) -> AssignmentVersion {
+    AssignmentVersion::deal(2 + now.as_millis() as u64)
+}
+
+fn new_assigner(replicas: usize, first: AssignmentVersion) -> Assigner {
     let options = AssignerOptions {
         step_every: Duration::from_millis(400),
         reply_timeout: Duration::from_millis(300),
         slices_per_server: 2,
+        first,
         ..AssignerOptions::new(CandidateId(1))
     };
     match Assigner::new(options, config(replicas, Freeze::Off)) {
@@ -111,7 +121,8 @@ fn new_assigner(replicas: usize) -> Assigner {
 
 impl Coordination {
     pub(crate) fn new(profile: &Profile) -> Self {
-        let assigner = new_assigner(profile.replicas);
+        let first = first(Duration::ZERO);
+        let assigner = new_assigner(profile.replicas, first);
         Coordination {
             store: EmbeddedStore::new(),
             assigner,
@@ -124,6 +135,8 @@ impl Coordination {
             former: BTreeSet::new(),
             views: 0,
             recoveries: 0,
+            new_deals: 0,
+            first,
             ended: BTreeSet::new(),
             down_until: Duration::ZERO,
             was_down: false,
@@ -133,6 +146,17 @@ impl Coordination {
             reports: 0,
             view: None,
         }
+    }
+
+    /// Whether the store has forgotten everything, and holds no map since.
+    fn knows_nothing(&self) -> bool {
+        self.forgotten.is_some() && self.store.version().is_none()
+    }
+
+    /// What it can tell whoever asks: what was told before it forgot everything it does
+    /// not know any more.
+    pub(crate) fn told(&self) -> Option<Arc<View>> {
+        self.view.clone().filter(|_| !self.knows_nothing())
     }
 
     pub(crate) fn is_down(&self, now: Duration) -> bool {
@@ -181,7 +205,7 @@ impl Coordination {
             MemberState::Serving
         };
         let was_member = granted.is_some() && !self.members.contains_key(&server);
-        if was_member && self.forgotten.is_none() {
+        if was_member && !self.knows_nothing() {
             // It went on, or was dealt anew, while this one was away for a
             // whole lease.
             self.leave(server);
@@ -218,7 +242,8 @@ impl Coordination {
             Some(self.leases.recorded()).filter(|_| !mutants::is(Mutant::LeaseLengthForgotten));
         if self.forgetful && rng.chance(700) {
             self.store = EmbeddedStore::new();
-            self.assigner = new_assigner(self.replicas);
+            self.first = first(now);
+            self.assigner = new_assigner(self.replicas, self.first);
             self.former.extend(self.members.keys());
             self.members.clear();
             self.ended.clear();
@@ -239,10 +264,6 @@ impl Coordination {
         let Some(forgotten) = &self.forgotten else {
             return false;
         };
-        if self.store.version().is_some() {
-            self.forgotten = None;
-            return false;
-        }
         let recovery = if mutants::is(Mutant::DealtAtOnce) {
             Recovery::Nothing
         } else {
@@ -267,7 +288,7 @@ impl Coordination {
 
     /// Puts a map that servers remember in force.
     fn recover_from(&mut self, now: Duration, map: Assignment) {
-        let incarnation = map.version().incarnation + 1;
+        let incarnation = (map.version().incarnation + 1).max(self.first.incarnation);
         let next = map.renumbered(AssignmentVersion::first_of(incarnation));
         let Some(term) = self.lead(now) else { return };
         let swap = Request::Swap {
@@ -320,19 +341,21 @@ impl Coordination {
         if self.waits(now) {
             return expired;
         }
+        if self.wild {
+            self.step_wild(now, rng, calm);
+        } else {
+            self.step_balanced(now, rng, calm);
+        }
         let mut expired = expired;
-        if self.forgotten.is_none() || self.store.version().is_some() {
+        if !self.knows_nothing() {
             // Who has not come back by now is dead.
             let former = std::mem::take(&mut self.former).into_iter();
             for server in former.filter(|server| !self.members.contains_key(server)) {
                 self.ended.insert(server);
                 expired.push(server);
             }
-        }
-        if self.wild {
-            self.step_wild(now, rng, calm);
-        } else {
-            self.step_balanced(now, rng, calm);
+            // Nobody remembered anything.
+            self.new_deals += u64::from(self.forgotten.take().is_some());
         }
         self.refresh(now);
         expired
@@ -432,7 +455,7 @@ impl Coordination {
         }
         let current = self.store.current().cloned().map(Arc::new);
         let next = match &current {
-            None => Assignment::even(AssignmentVersion::first_of(1), &serving, 2, self.replicas),
+            None => Assignment::even(self.first, &serving, 2, self.replicas),
             Some(current) => {
                 let mut slices = current.slices().to_vec();
                 if !calm && rng.chance(self.changes) {

@@ -27,6 +27,8 @@ pub struct Stats {
     pub taken_back: u64,
     /// Times that a store that had forgotten everything was given the map back.
     pub recoveries: u64,
+    /// Times that nobody remembered anything, and everything was dealt anew.
+    pub new_deals: u64,
     /// Answers that named another server.
     pub redirects: u64,
     /// Requests that waited for a value.
@@ -63,6 +65,7 @@ impl Stats {
         self.thin += other.thin;
         self.taken_back += other.taken_back;
         self.recoveries += other.recoveries;
+        self.new_deals += other.new_deals;
         self.redirects += other.redirects;
         self.waits += other.waits;
         self.copy_reads += other.copy_reads;

@@ -44,6 +44,15 @@ pub(crate) struct Truth {
 pub(crate) type Broken = (Property, String);
 
 impl Truth {
+    /// Everything is dealt anew, for nobody remembered anything: what there was is
+    /// lost, and nobody knows what that is.
+    pub(crate) fn begin_anew(&mut self) {
+        for truth in &mut self.keys {
+            truth.current = None;
+            truth.copies = 0;
+        }
+    }
+
     /// A new write of a key, which somebody asks for.
     pub(crate) fn ask(&mut self, key: usize, removes: bool) -> u64 {
         self.writes.push((key, removes, Fate::Asked));

@@ -360,7 +360,7 @@ impl World<'_> {
                     let server = &self.servers[at];
                     if !server.cut
                         && !self.coordination.is_down(self.now)
-                        && let Some(view) = self.coordination.view.clone()
+                        && let Some(view) = self.coordination.told()
                     {
                         let delay = self.rng.micros(300, 5_000);
                         self.after(delay, Event::Told(at, None, view));
@@ -433,9 +433,6 @@ impl World<'_> {
         let renewal =
             self.coordination
                 .renew(self.now, id, draining, server.granted, knows.as_deref());
-        let Some(view) = self.coordination.view.clone() else {
-            return;
-        };
         match renewal {
             Renewal::Away | Renewal::Behind => {}
             Renewal::Ended => {
@@ -443,6 +440,9 @@ impl World<'_> {
                 self.after(delay, Event::Ended(at));
             }
             Renewal::Granted(lease) => {
+                let Some(view) = self.coordination.told() else {
+                    return;
+                };
                 self.servers[at].granted = Some(lease);
                 let delay = self.delay();
                 let until = Some(sent + believed(lease));
@@ -478,6 +478,7 @@ impl World<'_> {
     fn assign(&mut self) {
         self.after(Duration::from_millis(100), Event::Assign);
         let before = self.coordination.view.clone();
+        let new_deals = self.coordination.new_deals;
         let expired = self.coordination.step(self.now, &mut self.rng, self.calm);
         for id in expired {
             trace!(self, "{id} has expired");
@@ -486,6 +487,10 @@ impl World<'_> {
             if !server.crashed {
                 self.deaths += 1;
             }
+        }
+        if self.coordination.new_deals > new_deals {
+            trace!(self, "everything is dealt anew");
+            self.truth.begin_anew();
         }
         let Some(view) = self.coordination.view.clone() else {
             return;
@@ -829,6 +834,7 @@ impl World<'_> {
     fn check_end(&mut self) -> Result<(), Broken> {
         self.stats.commits = self.truth.commits();
         self.stats.recoveries = self.coordination.recoveries;
+        self.stats.new_deals = self.coordination.new_deals;
         Ok(())
     }
 }

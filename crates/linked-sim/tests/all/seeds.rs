@@ -102,6 +102,12 @@ fn seeds_that_found_something() {
         (Runs::Rush, 21_327),
         (Runs::Rush, 95_722),
         (Runs::Rush, 258_831),
+        // A store that had forgotten everything told its last map to who came then, and
+        // let who had been away come back after it had dealt anew. It dealt as at its
+        // first start: a later one took a server of before for the one that knew most.
+        (Runs::Assigners, 4_427),
+        (Runs::Assigners, 4_595),
+        (Runs::Assigners, 8_668),
     ] {
         clean(runs, seed, 1);
     }
