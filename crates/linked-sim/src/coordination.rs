@@ -66,6 +66,9 @@ pub(crate) struct Coordination {
     /// The store keeps nothing when its process dies.
     forgetful: bool,
     forgotten: Option<Forgotten>,
+    /// All leases from before it forgot everything have ended, and nobody has told
+    /// anything.
+    nobody_remembers: bool,
     /// Members when the store forgot everything.
     former: BTreeSet<ServerId>,
     views: u64,
@@ -132,6 +135,7 @@ impl Coordination {
             leads: 0,
             forgetful: profile.forgetful,
             forgotten: None,
+            nobody_remembers: false,
             former: BTreeSet::new(),
             views: 0,
             recoveries: 0,
@@ -264,10 +268,14 @@ impl Coordination {
         let Some(forgotten) = &self.forgotten else {
             return false;
         };
+        let recovery = forgotten.recovery(now, &self.leases);
+        // By the rules, whatever this assigner makes of them: nothing else excuses that
+        // what there was is gone.
+        self.nobody_remembers = recovery == Recovery::Nothing;
         let recovery = if mutants::is(Mutant::DealtAtOnce) {
             Recovery::Nothing
         } else {
-            forgotten.recovery(now, &self.leases)
+            recovery
         };
         match recovery {
             Recovery::Wait | Recovery::ByHand => true,
@@ -354,8 +362,8 @@ impl Coordination {
                 self.ended.insert(server);
                 expired.push(server);
             }
-            // Nobody remembered anything.
-            self.new_deals += u64::from(self.forgotten.take().is_some());
+            let dealt_anew = self.forgotten.take().is_some() && self.nobody_remembers;
+            self.new_deals += u64::from(dealt_anew);
         }
         self.refresh(now);
         expired

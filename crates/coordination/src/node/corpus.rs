@@ -872,7 +872,9 @@ impl Driver {
 
     /// A server comes back that knows a map from before this store forgot
     /// everything. It was away for longer than its lease, and everything was
-    /// dealt anew meanwhile: what it holds is somebody else's.
+    /// dealt anew meanwhile: what it holds is somebody else's. Who knows a lower
+    /// incarnation than that of the new deal is refused by the table; this is for one
+    /// that knows a higher one, for the clock was set back in between.
     fn was_dealt_to_others(
         &mut self,
         now: Duration,
@@ -882,7 +884,21 @@ impl Driver {
     ) -> bool {
         let remembers = self.dealt_anew && granted_here && known > self.version();
         let leading = self.leading(now);
-        remembers && leading.is_ok_and(|(_, _, table)| !table.ids().contains(&record.id))
+        let others =
+            remembers && leading.is_ok_and(|(_, _, table)| !table.ids().contains(&record.id));
+        if let Some(known) = known.filter(|_| others) {
+            tracing::error!(
+                corpus = self.corpus,
+                server = %record.id,
+                %known,
+                dealt = ?self.version(),
+                "a server knows a map from before everything was dealt anew that has a higher \
+                 incarnation: this machine's clock has been set back. Callers that know it do \
+                 not follow, and databases that keep tokens refuse the new ones. When you know \
+                 that no other assigner is alive, set the clock right and start this one again"
+            );
+        }
+        others
     }
 
     fn keep_alive(&mut self, now: Duration, call: KeepAlive, reply: Reply<Duration>) {
@@ -993,8 +1009,11 @@ impl Driver {
 }
 
 /// An incarnation that is higher than all that earlier processes have begun:
-/// milliseconds since 1970. Whoever began another one had waited for a lease before,
-/// which takes longer than that.
+/// milliseconds since 1970. A process that has a service deals nothing out before a
+/// lease has gone by, which takes longer than that, and others are begun one by one
+/// above what is known, which nobody does every millisecond. If the clock was set back
+/// it may be lower: then what servers remember is gone on from all the same, but a new
+/// deal has a lower number than those before.
 fn incarnation_of_this_process() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     // With a clock that is of no use it is as good as a number can be. Not 1: that is

@@ -316,8 +316,7 @@ async fn a_first_deal_waits_for_leases_that_may_exist() {
 
 /// It was away for longer than its lease when everything was dealt anew: it
 /// must not come back with what it holds.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_comes_back_after_a_new_deal_joins_anew() {
+async fn who_comes_back_joins_anew(clock_set_back: bool) {
     let memory = StoreAddress::Memory;
     let assigner = AssignerServer::start(any(), &memory, fast()).await.unwrap();
     let address = assigner.address();
@@ -327,9 +326,10 @@ async fn who_comes_back_after_a_new_deal_joins_anew() {
     let watcher = Watcher::open(&address.to_string(), "mail").await.unwrap();
     let view = assigned_to(watcher.view(), &[former.server_id()]).await;
     // It has heard of later ones, too.
+    let had = view.assignment.version();
     let later = trefoil_sharder::AssignmentVersion {
+        incarnation: had.incarnation + if clock_set_back { 3_600_000 } else { 0 },
         generation: 1_000,
-        ..view.assignment.version()
     };
     former.learn(view.assignment.clone().renumbered(later));
     drop(assigner);
@@ -343,12 +343,28 @@ async fn who_comes_back_after_a_new_deal_joins_anew() {
     let newcomer = Session::join(&heir.address().to_string(), "mail", server(2))
         .await
         .unwrap();
-    assigned_to(newcomer.view(), &[newcomer.server_id()]).await;
+    let view = assigned_to(newcomer.view(), &[newcomer.server_id()]).await;
+    let dealt = view.assignment.version();
+    assert!(
+        dealt.is_deal() && (dealt < later) == clock_set_back,
+        "{dealt}"
+    );
     assert!(BootInstant::now() > former.lease_end());
     forward(address, heir.address()).await;
     let end = tokio::time::timeout(PATIENCE, former.ended()).await;
     assert_eq!(end.expect("it is told"), SessionEnd::Expired);
     assert!(newcomer.holds_lease());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_comes_back_after_a_new_deal_joins_anew() {
+    who_comes_back_joins_anew(false).await;
+}
+
+/// The machine's clock was set back by an hour before the assigner was started again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_comes_back_after_a_new_deal_by_an_older_clock_joins_anew() {
+    who_comes_back_joins_anew(true).await;
 }
 
 /// Connections to one address go on to another one.

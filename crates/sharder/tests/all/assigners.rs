@@ -71,6 +71,15 @@ fn report(server: u64, version: AssignmentVersion) -> ServerReport {
     }
 }
 
+/// One whose store forgets everything, and begins at this incarnation.
+fn assigner_from(incarnation: u64) -> Assigner {
+    let options = AssignerOptions {
+        first: AssignmentVersion::deal(incarnation),
+        ..AssignerOptions::new(CandidateId(1))
+    };
+    Assigner::new(options, BalanceConfig::default()).expect("sound thresholds")
+}
+
 #[test]
 fn the_first_assignment_waits_for_a_server() {
     let (mut assigner, mut store) = (assigner(1), EmbeddedStore::new());
@@ -284,4 +293,52 @@ fn a_map_that_servers_remember_is_gone_on_from() {
     // It goes on as if nothing had been.
     let events = converse(&mut assigner, &mut store, at(9_000), &members(&[1]));
     assert_eq!(published(&events), [version(2, 2)], "{events:?}");
+}
+
+/// The store has nothing and nobody remembers anything: the deal is known as one, and
+/// what follows it is not.
+#[test]
+fn a_store_that_forgets_deals_under_an_incarnation_of_its_own() {
+    let (mut assigner, mut store) = (assigner_from(5_000), EmbeddedStore::new());
+    let events = converse(&mut assigner, &mut store, at(0), &members(&[1, 2]));
+    assert_eq!(published(&events), [version(5_000, 0)]);
+    assert!(version(5_000, 0).is_deal());
+    let events = converse(&mut assigner, &mut store, at(9_000), &members(&[1]));
+    assert_eq!(published(&events), [version(5_000, 1)], "{events:?}");
+    assert!(!version(5_000, 1).is_deal());
+}
+
+/// It goes on from what servers remember above all that was in use: also where the clock
+/// was set back, and where it is far ahead.
+#[test]
+fn what_servers_remember_is_gone_on_from_above_it_whatever_the_clock_says() {
+    let ids = [ServerId(1), ServerId(2)];
+    for (known, next) in [(4_000, 5_000), (5_000, 5_001), (9_000, 9_001)] {
+        let known = Assignment::even(version(known, 7), &ids, 8, 1);
+        let (mut assigner, mut store) = (assigner_from(5_000), EmbeddedStore::new());
+        assigner.heard_of(known.version());
+        assigner.recover(known.clone());
+        let events = converse(&mut assigner, &mut store, at(0), &members(&[1, 2]));
+        assert_eq!(published(&events), [version(next, 1)], "{known:?}");
+        let found = store.current().expect("published");
+        assert_eq!(found.slices(), known.slices());
+    }
+}
+
+/// A store that was kept is gone on from as it is, whatever the clock says.
+#[test]
+fn a_store_that_was_kept_keeps_its_incarnation() {
+    for kept in [4_000, 9_000] {
+        let map = Assignment::even(version(kept, 7), &[ServerId(1), ServerId(2)], 8, 1);
+        let (mut assigner, mut store) = (assigner_from(5_000), EmbeddedStore::holding(map));
+        let (alive, now) = (members(&[1]), [at(0), at(9_000)]);
+        let events: Vec<_> = now
+            .into_iter()
+            .flat_map(|now| converse(&mut assigner, &mut store, now, &alive))
+            .collect();
+        assert!(
+            published(&events).starts_with(&[version(kept, 8)]),
+            "{events:?}"
+        );
+    }
 }
