@@ -167,6 +167,11 @@ impl Coordination {
         now < self.down_until
     }
 
+    /// Whether it has struck this one off, or was left by it.
+    pub(crate) fn has_ended(&self, server: ServerId) -> bool {
+        self.ended.contains(&server)
+    }
+
     pub(crate) fn fail_until(&mut self, until: Duration) {
         self.down_until = self.down_until.max(until);
         self.was_down = true;

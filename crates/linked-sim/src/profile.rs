@@ -34,6 +34,9 @@ pub(crate) struct Profile {
     pub(crate) leases: [Duration; 2],
     /// Their store forgets everything now and then.
     pub(crate) forgetful: bool,
+    /// The assigner dies just when a server comes back that it has struck off. A heir
+    /// that has forgotten everything has to know of it.
+    pub(crate) dies_when_back: bool,
     /// Only outages of the coordination, and servers that are cut off from it.
     pub(crate) outages_only: bool,
     /// Servers of a slice.
@@ -97,6 +100,7 @@ impl Profile {
             lease_required: rng.chance(200),
             leases: [LEASE; 2],
             forgetful: false,
+            dies_when_back: false,
             outages_only: false,
             servers: 2 + rng.below(4),
             replicas: match replication {
@@ -166,7 +170,7 @@ impl Profile {
         } else {
             rng.pick(&[LEASE / 3, LEASE / 2, LEASE * 3 / 2])
         };
-        Profile {
+        let profile = Profile {
             replication: Replication::Strong,
             leases: [LEASE, other],
             forgetful,
@@ -177,6 +181,11 @@ impl Profile {
             unreadable: 0,
             replicas: 2,
             ..Profile::draw(rng)
+        };
+        Profile {
+            // Of half the seeds, without another draw.
+            dies_when_back: forgetful && matches!(profile.keys, 5 | 8..=11 | 13),
+            ..profile
         }
     }
 

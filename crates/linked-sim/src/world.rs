@@ -301,6 +301,12 @@ impl World<'_> {
             }
             Event::Uncut(at) => {
                 self.servers[at].cut = false;
+                let id = self.servers[at].id;
+                if self.profile.dies_when_back && !self.calm && self.coordination.has_ended(id) {
+                    trace!(self, "{id} comes back, and the coordination dies");
+                    self.coordination
+                        .fail_until(self.now + Duration::from_millis(300));
+                }
                 Ok(())
             }
             Event::Mend(a, b) => {
