@@ -2,7 +2,7 @@
 //! and gone with its guard.
 
 use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -31,7 +31,9 @@ pub struct ServerOptions {
     pub processes: bool,
     /// Bound of resident memory, per process.
     pub memory: u64,
-    /// The port of `serve`'s RPC service; without it, any free one.
+    /// The address of `serve`'s RPC service. Beyond loopback, `more` has certificates.
+    pub host: Ipv4Addr,
+    /// Its port; without it, any free one.
     pub port: Option<u16>,
     /// The core to keep all of it on.
     pub core: Option<usize>,
@@ -56,6 +58,7 @@ impl ServerOptions {
             mode,
             processes: false,
             memory,
+            host: Ipv4Addr::LOCALHOST,
             port: None,
             core: None,
             doors: false,
@@ -112,7 +115,7 @@ impl Server {
                 command.args(["--restart", "never"]);
             }
         } else {
-            let listen = format!("127.0.0.1:{}", options.port.unwrap_or(0));
+            let listen = format!("{}:{}", options.host, options.port.unwrap_or(0));
             command.args(["serve", "--listen", &listen, "--metrics", "off", "--socket"]);
             command.arg(dir.join("socket"));
             if options.doors {
@@ -146,6 +149,19 @@ impl Server {
             memcached: ready.memcached,
             redis: ready.redis,
             _own_dir: own_dir,
+        })
+    }
+
+    /// A cell's part on one host, by a command of one's own that says when it is ready.
+    pub fn of_command(command: Command) -> Result<Self, PeerError> {
+        let (child, ready) = start::<Ready>(command, None)?;
+        Ok(Self {
+            child,
+            address: ready.cell,
+            pids: ready.pids,
+            memcached: None,
+            redis: None,
+            _own_dir: None,
         })
     }
 
@@ -328,7 +344,9 @@ pub struct EngineSetup<'a> {
     /// The cell whose backends it reads.
     pub cell: &'a str,
     /// Where it listens, at a free port.
-    pub host: std::net::Ipv4Addr,
+    pub host: Ipv4Addr,
+    /// Threads that read.
+    pub engines: usize,
     /// The core to keep it on.
     pub core: Option<usize>,
     /// How long it looks for requests before it sleeps, if not as long as it does by
@@ -362,6 +380,7 @@ impl EngineGuard {
         command
             .args(["engine", "--cell", setup.cell])
             .args(["--listen", &format!("{}:0", setup.host)])
+            .args(["--engines", &setup.engines.to_string()])
             .env("RUST_LOG", "warn")
             .stdin(Stdio::null())
             .stdout(Stdio::piped());

@@ -8,7 +8,7 @@ use std::time::Duration;
 use trefoil_cell::{CellConfig, RpcAddress};
 use trefoil_layout::limits::LAYOUT_VERSION;
 use trefoil_rpc::{failure_text, v1};
-use trefoil_softnic::EngineAddress;
+use trefoil_softnic::{DatagramUse, EngineAddress};
 use trefoil_tls::Tls;
 
 /// Patience with a backend that is asked for its engine, and with the engine.
@@ -98,7 +98,7 @@ pub(crate) fn engine_address(
         address,
         host,
         tls: tls.cloned(),
-        has_datagrams: false,
+        datagrams: DatagramUse::No,
         token: token.map_or_else(|| Arc::from([]), |token| token.as_bytes().into()),
     }
 }

@@ -21,7 +21,7 @@ use trefoil_driver::{Clock, Event, Host, NotConnected, Options, SUCCESSOR_NS, To
 use trefoil_fabric::shm::{ConnectError, ConnectOptions, Connection, Early};
 use trefoil_layout::{KeyHash, TopologyId};
 use trefoil_rpc::v1;
-use trefoil_softnic::{EngineAddress, EnginePort, Sessions};
+use trefoil_softnic::{DatagramUse, EngineAddress, EnginePort, Sessions};
 
 /// Patience with an empty call to a backend that was silent.
 const PING_PATIENCE: Duration = Duration::from_millis(500);
@@ -152,7 +152,7 @@ pub(crate) struct ClientHost {
     /// Where an engine listens, if one is to be used.
     engine: Option<SocketAddr>,
     /// Whether it is asked over UDP.
-    has_datagrams: bool,
+    datagrams: DatagramUse,
     /// With engines.
     sessions: Arc<Sessions>,
     /// Backends that were connected to before: where only calls reach one, the next
@@ -176,7 +176,11 @@ impl ClientHost {
             bell: Arc::new(Bell::new()),
             clock_offset_ns: options.clock_offset_ms.saturating_mul(1_000_000),
             engine: options.engine,
-            has_datagrams: options.engine_datagrams,
+            datagrams: match (options.engine_datagrams, options.engine_paced) {
+                (false, _) => DatagramUse::No,
+                (true, true) => DatagramUse::Yes,
+                (true, false) => DatagramUse::Unpaced,
+            },
             sessions: Arc::default(),
             knocked: HashSet::new(),
             seen: HashMap::new(),
@@ -254,12 +258,12 @@ impl ClientHost {
             Arc::clone(&self.shared.reaches),
         );
         let thread_topology = Arc::clone(topology);
-        let has_datagrams = self.has_datagrams;
+        let datagrams = self.datagrams;
         let sessions = Arc::clone(&self.sessions);
         let connect = move || {
             let life = thread_topology.id().life;
             let mut address = engine_address(engine, engine.ip().to_string(), rpc.tls());
-            address.has_datagrams = has_datagrams;
+            address.datagrams = datagrams;
             let port = EnginePort::connect(&address, backend, life, ENGINE_PATIENCE);
             let port = port.map(|port| sessions.join(&address, port));
             let result = port.map(|port| ClientPort::Engine(Box::new(port)));
@@ -341,7 +345,7 @@ impl Host for ClientHost {
         let is_remote = |a: &RpcAddress| matches!(a, RpcAddress::Tcp { .. }) && !a.is_local();
         let is_reached_elsewhere = config.addresses.iter().any(is_remote);
         let thread_topology = Arc::clone(topology);
-        let has_datagrams = self.has_datagrams;
+        let datagrams = self.datagrams;
         let sessions = Arc::clone(&self.sessions);
         let (rpc, reaches) = (
             Arc::clone(&self.shared.rpc),
@@ -421,7 +425,7 @@ impl Host for ClientHost {
                         Ok(None) | Err(NoHello::Refused) => has_answered(),
                         Ok(Some(mut engine)) => {
                             reaches.answered(backend);
-                            engine.has_datagrams = has_datagrams;
+                            engine.datagrams = datagrams;
                             let patience = match is_first {
                                 true => patience.saturating_sub(asked.elapsed()),
                                 false => patience,

@@ -15,6 +15,19 @@ use trefoil_tls::{HandshakeError, Tls};
 /// Bytes received at a time.
 pub(crate) const RECEIVE_LEN: usize = 64 << 10;
 
+/// Whether requests and answers go over UDP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DatagramUse {
+    /// By the stream.
+    #[default]
+    No,
+    /// Over UDP; what is under way follows how long answers take.
+    Yes,
+    /// Over UDP with a window of fixed size, to measure what that costs: many answers at
+    /// once overflow the queues on their way.
+    Unpaced,
+}
+
 /// How an engine is reached.
 #[derive(Clone)]
 pub struct EngineAddress {
@@ -26,7 +39,7 @@ pub struct EngineAddress {
     pub tls: Option<Tls>,
     /// Where TLS is spoken: whether requests and answers go over UDP, sealed with keys of
     /// that TLS, if they get through.
-    pub has_datagrams: bool,
+    pub datagrams: DatagramUse,
     /// What is shown to it where no TLS is spoken; empty if there is none.
     pub token: Arc<[u8]>,
 }

@@ -26,7 +26,7 @@ pub mod engine;
 mod port;
 mod sessions;
 
-pub use dial::{ConnectError, EngineAddress, ask_counters};
+pub use dial::{ConnectError, DatagramUse, EngineAddress, ask_counters};
 pub use engine::{
     CellPlaces, Count, Counted, ENGINE_COUNT_MAX, Engine, EngineError, EngineOptions, Place,
     SESSION_COUNT_MAX, Who,

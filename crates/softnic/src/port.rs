@@ -20,7 +20,7 @@
 
 use crate::channel::Channel;
 use crate::datagrams::Datagrams;
-use crate::dial::{ConnectError, Dialled, EngineAddress, RECEIVE_LEN, dial};
+use crate::dial::{ConnectError, DatagramUse, Dialled, EngineAddress, RECEIVE_LEN, dial};
 use std::net::TcpStream;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,7 +37,8 @@ use trefoil_layout::limits::LAYOUT_VERSION;
 use trefoil_layout::message::{Answer, ErrorCode, Request};
 use trefoil_layout::{KeyHash, Pointer, TopologyId};
 use trefoil_region::WordBuffer;
-use trefoil_softnic_core::limits::ASK_COUNT_MAX;
+use trefoil_softnic_core::datagram::Window;
+use trefoil_softnic_core::limits::{ASK_COUNT_MAX, WINDOW_LEN};
 use trefoil_softnic_core::wire::{Opened, Region};
 use trefoil_softnic_core::{Event, Initiator, ReadRange, Unanswered};
 
@@ -185,9 +186,11 @@ impl EnginePort {
             return Err(ConnectError::Inconsistent { address, backend });
         }
         let unreachable = |source| ConnectError::Unreachable { address, source };
-        let datagrams = match engine.has_datagrams {
-            true => Datagrams::beside(&socket, &channel, address).map_err(unreachable)?,
-            false => None,
+        let beside = |window| Datagrams::beside(&socket, &channel, address, window);
+        let datagrams = match engine.datagrams {
+            DatagramUse::No => None,
+            DatagramUse::Yes => beside(Window::new(WINDOW_LEN)).map_err(unreachable)?,
+            DatagramUse::Unpaced => beside(Window::fixed(WINDOW_LEN)).map_err(unreachable)?,
         };
         let config_id = opened.topology.config_id;
         let session = Session {

@@ -2,7 +2,7 @@
 //! session. What a lookup asks of several replicas on one host goes in one message then,
 //! and so do the answers.
 
-use crate::dial::EngineAddress;
+use crate::dial::{DatagramUse, EngineAddress};
 use crate::port::{EnginePort, Session};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -16,13 +16,13 @@ pub struct Sessions {
 #[derive(Debug)]
 struct Known {
     address: SocketAddr,
-    has_datagrams: bool,
+    datagrams: DatagramUse,
     session: Weak<Session>,
 }
 
 impl Known {
     fn is_of(&self, engine: &EngineAddress) -> bool {
-        (self.address, self.has_datagrams) == (engine.address, engine.has_datagrams)
+        (self.address, self.datagrams) == (engine.address, engine.datagrams)
     }
 }
 
@@ -43,7 +43,7 @@ impl Sessions {
         }
         known.push(Known {
             address: engine.address,
-            has_datagrams: engine.has_datagrams,
+            datagrams: engine.datagrams,
             session: Arc::downgrade(port.session()),
         });
         port

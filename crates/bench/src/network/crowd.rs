@@ -43,10 +43,7 @@ pub fn crowd(
     keys: &[Vec<u8>],
     length: Duration,
 ) -> io::Result<(u64, Duration)> {
-    let mut connections = Vec::new();
-    for number in 0..CONNECTIONS_COUNT {
-        connections.push(Connection::open(options, number * 997)?);
-    }
+    let mut connections = connect(options)?;
     let mut received = vec![0; RECEIVE_LEN];
     let begin = Instant::now();
     let mut count = 0;
@@ -58,7 +55,14 @@ pub fn crowd(
     Ok((count, begin.elapsed()))
 }
 
-struct Connection {
+/// Connections that have asked for nothing yet.
+pub(super) fn connect(options: &CrowdOptions<'_>) -> io::Result<Vec<Connection>> {
+    let numbers = 0..CONNECTIONS_COUNT;
+    let opened = numbers.map(|number| Connection::open(options, number * 997));
+    opened.collect()
+}
+
+pub(super) struct Connection {
     stream: TcpStream,
     /// With an engine.
     session: Option<Session>,

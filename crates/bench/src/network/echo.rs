@@ -2,13 +2,17 @@
 //! between: what a round trip over the network costs at least.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use crate::hosts::Host;
 use crate::load::pin_current_thread;
+
+/// A wire between namespaces loses nothing; a datagram that has not come by then will not.
+const LOST_AFTER: Duration = Duration::from_secs(2);
 
 /// Bytes of a question and of its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +21,18 @@ pub struct EchoLens {
     pub ask: usize,
     /// And back.
     pub answer: usize,
+}
+
+/// By what they go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EchoBy {
+    /// A stream.
+    Tcp,
+    /// Datagrams.
+    Udp {
+        /// Longest datagram of an answer.
+        len_max: usize,
+    },
 }
 
 /// An echo on its host and core, for one client; it spins while it waits.
@@ -30,17 +46,26 @@ pub struct Echo {
 
 impl Echo {
     /// Starts one.
-    pub fn start(host: &Host, core: usize, lens: EchoLens) -> io::Result<Self> {
+    pub fn start(host: &Host, core: usize, lens: EchoLens, by: EchoBy) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let (send, receive) = mpsc::channel();
         let (stopped, there) = (Arc::clone(&stop), host.clone());
         let thread = std::thread::spawn(move || {
             let listen = || {
                 pin_current_thread(core)?;
-                let listener = TcpListener::bind((there.address, 0))?;
-                send.send(listener.local_addr()?)
-                    .map_err(|_| ErrorKind::BrokenPipe)?;
-                serve(&listener, lens, &stopped)
+                let tell = |at: SocketAddr| send.send(at).map_err(|_| ErrorKind::BrokenPipe);
+                match by {
+                    EchoBy::Tcp => {
+                        let listener = TcpListener::bind((there.address, 0))?;
+                        tell(listener.local_addr()?)?;
+                        serve(&listener, lens, &stopped)
+                    }
+                    EchoBy::Udp { len_max } => {
+                        let socket = UdpSocket::bind((there.address, 0))?;
+                        tell(socket.local_addr()?)?;
+                        serve_datagrams(&socket, lens, len_max, &stopped)
+                    }
+                }
             };
             // Its client sees the connection end.
             let _ = there.enter(listen);
@@ -66,6 +91,29 @@ fn serve(listener: &TcpListener, lens: EchoLens, stop: &AtomicBool) -> io::Resul
     Ok(())
 }
 
+fn serve_datagrams(
+    socket: &UdpSocket,
+    lens: EchoLens,
+    len_max: usize,
+    stop: &AtomicBool,
+) -> io::Result<()> {
+    socket.set_nonblocking(true)?;
+    let (mut ask, answer) = (vec![0; lens.ask + 1], vec![7; lens.answer]);
+    while !stop.load(Ordering::Relaxed) {
+        match socket.recv_from(&mut ask) {
+            Ok((_, from)) => {
+                for piece in answer.chunks(len_max) {
+                    // What the system does not take is lost, as on the way.
+                    let _ = socket.send_to(piece, from);
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => std::hint::spin_loop(),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
 impl Drop for Echo {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
@@ -82,19 +130,36 @@ impl Drop for Echo {
 /// The other side of an echo; it spins while it waits.
 #[derive(Debug)]
 pub struct EchoClient {
-    stream: TcpStream,
+    socket: Socket,
     ask: Vec<u8>,
     answer: Vec<u8>,
 }
 
+#[derive(Debug)]
+enum Socket {
+    Stream(TcpStream),
+    Datagrams(UdpSocket),
+}
+
 impl EchoClient {
     /// Connects.
-    pub fn connect(address: SocketAddr, lens: EchoLens) -> io::Result<Self> {
-        let stream = TcpStream::connect(address)?;
-        stream.set_nodelay(true)?;
-        stream.set_nonblocking(true)?;
+    pub fn connect(address: SocketAddr, lens: EchoLens, by: EchoBy) -> io::Result<Self> {
+        let socket = match by {
+            EchoBy::Tcp => {
+                let stream = TcpStream::connect(address)?;
+                stream.set_nodelay(true)?;
+                stream.set_nonblocking(true)?;
+                Socket::Stream(stream)
+            }
+            EchoBy::Udp { .. } => {
+                let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+                socket.connect(address)?;
+                socket.set_nonblocking(true)?;
+                Socket::Datagrams(socket)
+            }
+        };
         Ok(EchoClient {
-            stream,
+            socket,
             ask: vec![5; lens.ask],
             answer: vec![0; lens.answer],
         })
@@ -102,11 +167,32 @@ impl EchoClient {
 
     /// There and back.
     pub fn round(&mut self) -> io::Result<()> {
-        send(&mut self.stream, &self.ask)?;
         let goes_on = AtomicBool::new(false);
-        match receive(&mut self.stream, &mut self.answer, &goes_on)? {
-            true => Ok(()),
-            false => Err(ErrorKind::UnexpectedEof.into()),
+        match &mut self.socket {
+            Socket::Stream(stream) => {
+                send(stream, &self.ask)?;
+                match receive(stream, &mut self.answer, &goes_on)? {
+                    true => Ok(()),
+                    false => Err(ErrorKind::UnexpectedEof.into()),
+                }
+            }
+            Socket::Datagrams(socket) => {
+                let _ = socket.send(&self.ask);
+                let (mut count, begin) = (0, Instant::now());
+                while count < self.answer.len() {
+                    match socket.recv(&mut self.answer) {
+                        Ok(len) => count += len,
+                        Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                            if begin.elapsed() > LOST_AFTER {
+                                return Err(ErrorKind::TimedOut.into());
+                            }
+                            std::hint::spin_loop();
+                        }
+                        Err(error) => return Err(error),
+                    }
+                }
+                Ok(())
+            }
         }
     }
 }

@@ -2,15 +2,18 @@
 //! two network namespaces that a bridge joins. Servers have one core, the client the other.
 //!
 //! Every case runs once in each round, in turn, so that what the machine does meanwhile
-//! meets all of them; figures are medians over the rounds.
+//! meets all of them; figures are medians over the rounds. Trials ([`Trial`]) run once each,
+//! after them, between hosts of their own.
 
 mod crowd;
 mod echo;
 mod report;
+mod trials;
 
 pub use crowd::{CONNECTIONS_COUNT, CrowdOptions, EngineKeys, crowd};
-pub use echo::{Echo, EchoClient, EchoLens};
+pub use echo::{Echo, EchoBy, EchoClient, EchoLens};
 pub use report::{Case, Report, Row};
+pub use trials::{Figure, Finding, Trial, TrialReport};
 
 use hdrhistogram::Histogram;
 use std::io;
@@ -19,6 +22,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use trefoil_client::{CarrierInUse, Cell, CertFiles, CertUse, Client, Options, SetOptions, Tls};
+use trefoil_softnic_core::datagram::piece::{PIECE_HEAD_LEN, REQUEST_LEN};
+use trefoil_softnic_core::datagram::{DATAGRAM_HEAD_LEN, DATAGRAM_LEN_MAX, TAG_LEN};
 
 use crate::hosts::{Host, Network, NetworkError};
 use crate::load::{Latency, pin_current_thread};
@@ -28,6 +33,7 @@ use crate::peer::{
 use crate::server::{EngineGuard, EngineSetup, Server, ServerOptions};
 use crate::target::trefoil::Trefoil;
 use crate::target::{GetOutcome, Target, TargetError};
+use trials::Ground;
 
 /// Where servers run, and where the client does.
 const SERVER_CORE: usize = 0;
@@ -42,6 +48,10 @@ const DEPTH: usize = 32;
 /// frame, request; frame, answer, the item's head and its key.
 const ASK_LEN: usize = 8 + 48;
 const ANSWER_LEN: usize = 8 + 80 + 48;
+/// The same in datagrams: head and seal, attempt, request; head and seal, head of a piece,
+/// answer, the item's head and its key.
+const UDP_ASK_LEN: usize = DATAGRAM_HEAD_LEN + TAG_LEN + REQUEST_LEN;
+const UDP_ANSWER_LEN: usize = DATAGRAM_HEAD_LEN + TAG_LEN + PIECE_HEAD_LEN + 80 + 48;
 /// An engine that never sleeps while it is measured.
 const ALWAYS: &str = "10s";
 
@@ -83,6 +93,9 @@ pub enum NetworkBenchError {
         /// The system's answer.
         source: io::Error,
     },
+    /// Nothing is called so.
+    #[error("no case or trial has {0} in its title")]
+    NoCase(String),
     /// A lookup that found nothing: the figures would be of misses.
     #[error("{0}: a key that was stored was not found")]
     Miss(String),
@@ -96,29 +109,72 @@ fn cell_error(error: impl std::fmt::Display) -> NetworkBenchError {
     NetworkBenchError::Cell(error.to_string())
 }
 
-/// Runs all cases; `tell` is told what is being done.
+/// Runs all cases and trials that are wanted; `tell` is told what is being done.
 pub fn network(
     options: &NetworkOptions,
     tell: &mut dyn FnMut(&str),
 ) -> Result<Report, NetworkBenchError> {
+    let has_word = |has: &dyn Fn(&str) -> bool| {
+        options.only.is_empty() || options.only.iter().any(|word| has(word))
+    };
+    let cases: Vec<Case> = (Case::ALL.into_iter())
+        .filter(|case| has_word(&|word| case.has(word)))
+        .collect();
+    let trials: Vec<Trial> = (Trial::ALL.into_iter())
+        .filter(|trial| has_word(&|word| trial.has(word)))
+        .collect();
+    if cases.is_empty() && trials.is_empty() {
+        return Err(NetworkBenchError::NoCase(options.only.join(", ")));
+    }
+    let mut report = Report::default();
     let mut hosts = Network::create()?;
     let (server, client) = (hosts.host("server")?, hosts.host("client")?);
     let secrets = Secrets::draw(&options.program, &server.address.to_string())?;
-    let is_wanted =
-        |case: &Case| options.only.is_empty() || options.only.iter().any(|word| case.has(word));
-    let mut report = Report::default();
-    for &value_len in &options.value_lens {
+    for &value_len in options.value_lens.iter().filter(|_| !cases.is_empty()) {
         tell(&format!("values of {value_len} bytes"));
         let scene = Scene::build(options, value_len, &server, &secrets)?;
         for round in 0..options.rounds {
             tell(&format!("  round {} of {}", round + 1, options.rounds));
-            for case in Case::ALL.into_iter().filter(is_wanted) {
+            for &case in &cases {
                 let row = client.enter(|| scene.measure(case, options))??;
                 report.add(value_len, case, row);
             }
         }
     }
+    // Trials have hosts of their own, by the same names.
+    drop(hosts);
+    let ground = Ground {
+        program: &options.program,
+        length: Duration::from_secs_f64(options.seconds),
+        secrets: &secrets,
+    };
+    for trial in trials {
+        tell(trial.title());
+        let report_of = match trial.run(&ground) {
+            Ok(findings) => TrialReport {
+                trial,
+                findings,
+                skipped: None,
+            },
+            // This host has no such devices or programs: that is said, and others go on.
+            Err(error @ (NetworkBenchError::Network(_) | NetworkBenchError::Io { .. })) => {
+                TrialReport {
+                    trial,
+                    findings: Vec::new(),
+                    skipped: Some(error.to_string()),
+                }
+            }
+            Err(error) => return Err(error),
+        };
+        report.tried(report_of);
+    }
     Ok(report)
+}
+
+/// Keys that are found.
+fn keys_of_case(count: usize) -> Vec<Vec<u8>> {
+    let key = |number: usize| format!("key-of-the-bench:{number:012}").into_bytes();
+    (0..count).map(key).collect()
 }
 
 /// Everything that serves, for one length of values.
@@ -147,8 +203,7 @@ impl<'a> Scene<'a> {
         host: &Host,
         secrets: &'a Secrets,
     ) -> Result<Self, NetworkBenchError> {
-        let key = |number: usize| format!("key-of-the-bench:{number:012}").into_bytes();
-        let keys: Vec<Vec<u8>> = (0..KEYS_COUNT).map(key).collect();
+        let keys = keys_of_case(KEYS_COUNT);
         let value = vec![b'v'; value_len];
         let peer = PeerOptions {
             core: Some(SERVER_CORE),
@@ -180,6 +235,7 @@ impl<'a> Scene<'a> {
                     program: &options.program,
                     cell: &cell.address,
                     host: host.address,
+                    engines: 1,
                     core: Some(SERVER_CORE),
                     spin,
                     certs,
@@ -226,7 +282,7 @@ impl<'a> Scene<'a> {
         let peer = self.memcached.pid();
         let one = &self.one;
         match case {
-            Case::Echo => self.echo(length),
+            Case::Echo | Case::EchoUdp => self.echo(case, length),
             Case::Scar => {
                 let mut target = client_of(one, one.spinning.address, None)?;
                 self.gets_by_engine(&mut target, None, length)
@@ -307,13 +363,20 @@ impl<'a> Scene<'a> {
         })
     }
 
-    fn echo(&self, length: Duration) -> Result<Row, NetworkBenchError> {
-        let lens = EchoLens {
-            ask: ASK_LEN,
-            answer: ANSWER_LEN + self.value_len,
+    fn echo(&self, case: Case, length: Duration) -> Result<Row, NetworkBenchError> {
+        let (by, ask, answer) = match case {
+            Case::EchoUdp => {
+                let len_max = DATAGRAM_LEN_MAX;
+                (EchoBy::Udp { len_max }, UDP_ASK_LEN, UDP_ANSWER_LEN)
+            }
+            _ => (EchoBy::Tcp, ASK_LEN, ANSWER_LEN),
         };
-        let echo = Echo::start(&self.server, SERVER_CORE, lens).map_err(io_error("echo"))?;
-        let mut client = EchoClient::connect(echo.address, lens).map_err(io_error("echo"))?;
+        let lens = EchoLens {
+            ask,
+            answer: answer + self.value_len,
+        };
+        let echo = Echo::start(&self.server, SERVER_CORE, lens, by).map_err(io_error("echo"))?;
+        let mut client = EchoClient::connect(echo.address, lens, by).map_err(io_error("echo"))?;
         let timed = timed(length, 1, |_| client.round().map_err(io_error("echo")))?;
         Ok(Row::of(&timed, None))
     }
@@ -457,7 +520,7 @@ impl Secrets {
         let (token, certs) = (dir.path().join("token"), dir.path().join("certs"));
         write_token(&token).map_err(io_error("write a token"))?;
         trefoil_client::use_token_file(&token);
-        issue(program, &certs, host)?;
+        issue(program, &certs, &[("server", host)])?;
         Ok(Secrets {
             token,
             certs,
@@ -479,21 +542,31 @@ fn write_token(path: &Path) -> io::Result<()> {
     file.write_all(digits.repeat(2).as_bytes())
 }
 
-/// Certificates of an authority of our own: `server` and `client`.
-fn issue(program: &Path, dir: &Path, host: &str) -> Result<(), NetworkBenchError> {
-    let run = |arguments: &[&str]| {
-        let mut command = std::process::Command::new(program);
-        command.args(["cell", "certs"]).args(arguments);
-        command.arg("--dir").arg(dir);
-        let output = command.output().map_err(io_error("issue certificates"))?;
-        match output.status.success() {
-            true => Ok(()),
-            false => Err(cell_error(String::from_utf8_lossy(&output.stderr))),
-        }
-    };
-    run(&["init"])?;
-    run(&[
-        "issue", "--name", "server", "--role", "backend", "--host", host,
-    ])?;
-    run(&["issue", "--name", "client", "--role", "client"])
+/// Certificates of an authority of our own: of servers, with the host of each, and `client`.
+fn issue(program: &Path, dir: &Path, servers: &[(&str, &str)]) -> Result<(), NetworkBenchError> {
+    run_certs(program, dir, &["init"])?;
+    for (name, host) in servers {
+        let role = ["--role", "backend", "--host", host];
+        run_certs(
+            program,
+            dir,
+            &[&["issue", "--name", name], &role[..]].concat(),
+        )?;
+    }
+    issue_client(program, dir, "client")
+}
+
+fn issue_client(program: &Path, dir: &Path, name: &str) -> Result<(), NetworkBenchError> {
+    run_certs(program, dir, &["issue", "--name", name, "--role", "client"])
+}
+
+fn run_certs(program: &Path, dir: &Path, arguments: &[&str]) -> Result<(), NetworkBenchError> {
+    let mut command = std::process::Command::new(program);
+    command.args(["cell", "certs"]).args(arguments);
+    command.arg("--dir").arg(dir);
+    let output = command.output().map_err(io_error("issue certificates"))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(cell_error(String::from_utf8_lossy(&output.stderr))),
+    }
 }

@@ -1,6 +1,6 @@
 //! What was measured, as a table and as JSON.
 
-use super::Timed;
+use super::{Timed, TrialReport};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -11,6 +11,8 @@ use std::time::Duration;
 pub enum Case {
     /// A bare echo of as many bytes as a SCAR's, both sides spinning.
     Echo,
+    /// The same over UDP, of as many bytes as a sealed SCAR's.
+    EchoUdp,
     /// GET at R=1 by SCAR, both sides spinning.
     Scar,
     /// The same over TLS.
@@ -41,8 +43,9 @@ pub enum Case {
 
 impl Case {
     /// All, in the table's order.
-    pub const ALL: [Case; 14] = [
+    pub const ALL: [Case; 15] = [
         Case::Echo,
+        Case::EchoUdp,
         Case::Scar,
         Case::ScarTls,
         Case::ScarUdp,
@@ -66,6 +69,7 @@ impl Case {
     fn title(self) -> &'static str {
         match self {
             Case::Echo => "bare echo, both spinning",
+            Case::EchoUdp => "bare echo over UDP, both spinning",
             Case::Scar => "SCAR R=1, both spinning",
             Case::ScarTls => "SCAR R=1, TLS 1.3",
             Case::ScarUdp => "SCAR R=1, UDP, AES-128-GCM",
@@ -120,11 +124,129 @@ impl Row {
     }
 }
 
-/// All rounds of all cases.
+/// All rounds of all cases, and all trials.
 #[derive(Debug, Default, Serialize)]
 pub struct Report {
     cases: Vec<CaseRows>,
+    /// Of the medians.
+    ratios: Vec<Ratio>,
+    trials: Vec<TrialReport>,
 }
+
+/// Two cases beside each other, and what was wanted.
+#[derive(Debug, Serialize)]
+struct Ratio {
+    value_len: usize,
+    what: &'static str,
+    value: f64,
+    target: Target,
+    is_met: bool,
+}
+
+/// What a ratio is held against.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Target {
+    AtMost(f64),
+    AtLeast(f64),
+}
+
+impl Target {
+    fn is_met(self, value: f64) -> bool {
+        match self {
+            Target::AtMost(most) => value <= most,
+            Target::AtLeast(least) => value >= least,
+        }
+    }
+}
+
+/// Of what a ratio is.
+#[derive(Debug, Clone, Copy)]
+enum By {
+    P50,
+    ServerCpu,
+}
+
+/// All ratios: what, of which case to which, by what, and what is wanted.
+const RATIOS: [(&str, Case, Case, By, Target); 11] = [
+    (
+        "p50 of SCAR to the echo's",
+        Case::Scar,
+        Case::Echo,
+        By::P50,
+        Target::AtMost(1.3),
+    ),
+    (
+        "p50 of SCAR over UDP, sealed, to the echo's over UDP",
+        Case::ScarUdp,
+        Case::EchoUdp,
+        By::P50,
+        Target::AtMost(1.3),
+    ),
+    (
+        "p50 with TLS to without",
+        Case::ScarTls,
+        Case::Scar,
+        By::P50,
+        Target::AtMost(1.3),
+    ),
+    (
+        "p50 over UDP, sealed, to TCP without TLS",
+        Case::ScarUdp,
+        Case::Scar,
+        By::P50,
+        Target::AtMost(1.3),
+    ),
+    (
+        "p50 at R=3.2 to R=1",
+        Case::ScarQuorum,
+        Case::Scar,
+        By::P50,
+        Target::AtMost(1.4),
+    ),
+    (
+        "p50 of memcached, spinning, to SCAR's",
+        Case::Memcached,
+        Case::Scar,
+        By::P50,
+        Target::AtLeast(2.5),
+    ),
+    (
+        "p50 of memcached, blocking, to SCAR's",
+        Case::MemcachedBlocking,
+        Case::Scar,
+        By::P50,
+        Target::AtLeast(1.5),
+    ),
+    (
+        "server CPU of memcached to the engine's, one at a time",
+        Case::Memcached,
+        Case::ScarSleeping,
+        By::ServerCpu,
+        Target::AtLeast(1.5),
+    ),
+    (
+        "server CPU of memcached to the engine's, batches of 100",
+        Case::MemcachedMany,
+        Case::ScarMany,
+        By::ServerCpu,
+        Target::AtLeast(5.0),
+    ),
+    (
+        "server CPU of memcached to the engine's, 50 connections",
+        Case::CrowdMemcached,
+        Case::Crowd,
+        By::ServerCpu,
+        Target::AtLeast(1.5),
+    ),
+    (
+        "server CPU of memcached to the engine's, 50 connections x 32",
+        Case::CrowdDeepMemcached,
+        Case::CrowdDeep,
+        By::ServerCpu,
+        Target::AtLeast(3.0),
+    ),
+];
 
 #[derive(Debug, Serialize)]
 struct CaseRows {
@@ -137,7 +259,8 @@ struct CaseRows {
 impl Report {
     pub(super) fn add(&mut self, value_len: usize, case: Case, row: Row) {
         let is_same = |of: &&mut CaseRows| (of.value_len, of.case) == (value_len, case);
-        match self.cases.iter_mut().find(is_same) {
+        let of = self.cases.iter_mut().find(is_same);
+        match of {
             Some(of) => {
                 of.rounds.push(row);
                 of.median = median_of(&of.rounds);
@@ -149,6 +272,11 @@ impl Report {
                 rounds: vec![row],
             }),
         }
+        self.ratios = self.all_ratios();
+    }
+
+    pub(super) fn tried(&mut self, trial: TrialReport) {
+        self.trials.push(trial);
     }
 
     fn median(&self, value_len: usize, case: Case) -> Option<&Row> {
@@ -187,45 +315,54 @@ impl Report {
                 "{:<34} {p50_us:>9.1} {p99_us:>9.1} {per_second:>12.0} {cpu:>14}{note}",
                 of.case.title()
             );
-            if of.case == Case::CrowdDeepMemcached {
-                text += &self.ratios(value_len);
-            }
+        }
+        for ratio in &self.ratios {
+            let (sign, wanted) = match ratio.target {
+                Target::AtMost(most) => ("<=", most),
+                Target::AtLeast(least) => (">=", least),
+            };
+            let met = match ratio.is_met {
+                true => "met",
+                false => "NOT MET",
+            };
+            let _ = writeln!(
+                text,
+                "{} B, {}: {:.2} (wanted {sign} {wanted}: {met})",
+                ratio.value_len, ratio.what, ratio.value
+            );
+        }
+        for trial in &self.trials {
+            text += &trial.text();
         }
         text
     }
 
-    fn ratios(&self, value_len: usize) -> String {
-        let mut text = String::new();
-        let mut ratio = |what: &str, of: Case, to: Case, by: fn(&Row) -> Option<f64>| {
-            let row = |case| self.median(value_len, case).and_then(by);
-            if let (Some(of), Some(to)) = (row(of), row(to)) {
-                let _ = writeln!(text, "  {what}: {:.2}", of / to);
+    fn all_ratios(&self) -> Vec<Ratio> {
+        let mut value_lens: Vec<usize> = self.cases.iter().map(|of| of.value_len).collect();
+        value_lens.dedup();
+        let mut ratios = Vec::new();
+        for value_len in value_lens {
+            for (what, of, to, by, target) in RATIOS {
+                let figure = |case| {
+                    let row = self.median(value_len, case)?;
+                    match by {
+                        By::P50 => Some(row.p50_us),
+                        By::ServerCpu => row.server_cpu_us,
+                    }
+                };
+                if let (Some(of), Some(to)) = (figure(of), figure(to)) {
+                    let value = of / to;
+                    ratios.push(Ratio {
+                        value_len,
+                        what,
+                        value,
+                        target,
+                        is_met: target.is_met(value),
+                    });
+                }
             }
-        };
-        let p50 = |row: &Row| Some(row.p50_us);
-        let cpu = |row: &Row| row.server_cpu_us;
-        ratio("p50 of SCAR to the echo's", Case::Scar, Case::Echo, p50);
-        ratio("p50 with TLS to without", Case::ScarTls, Case::Scar, p50);
-        ratio(
-            "p50 over UDP to TCP without TLS",
-            Case::ScarUdp,
-            Case::Scar,
-            p50,
-        );
-        ratio("p50 at R=3.2 to R=1", Case::ScarQuorum, Case::Scar, p50);
-        let what = "p50 of memcached, spinning, to SCAR's";
-        ratio(what, Case::Memcached, Case::Scar, p50);
-        let what = "p50 of memcached, blocking, to SCAR's";
-        ratio(what, Case::MemcachedBlocking, Case::Scar, p50);
-        let what = "server CPU of memcached to the engine's, one at a time";
-        ratio(what, Case::Memcached, Case::ScarSleeping, cpu);
-        let what = "server CPU of memcached to the engine's, batches of 100";
-        ratio(what, Case::MemcachedMany, Case::ScarMany, cpu);
-        let what = "server CPU of memcached to the engine's, 50 connections";
-        ratio(what, Case::CrowdMemcached, Case::Crowd, cpu);
-        let what = "server CPU of memcached to the engine's, 50 connections x 32";
-        ratio(what, Case::CrowdDeepMemcached, Case::CrowdDeep, cpu);
-        text
+        }
+        ratios
     }
 }
 

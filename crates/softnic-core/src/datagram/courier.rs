@@ -67,10 +67,10 @@ pub struct Courier {
 }
 
 impl Courier {
-    /// With a window of at most `len_max` bytes.
-    pub fn new(len_max: u32) -> Self {
+    /// With this window of solicited bytes.
+    pub fn new(window: Window) -> Self {
         Courier {
-            window: Window::new(len_max),
+            window,
             used: 0,
             waiting: VecDeque::new(),
             pending: HashMap::new(),

@@ -30,9 +30,19 @@ pub struct Window {
     deviation_ns: u64,
     decreased_ns: u64,
     losses_in_a_row: u32,
+    is_fixed: bool,
 }
 
 impl Window {
+    /// Always `len` bytes, whatever answers take: for comparison.
+    pub fn fixed(len: u32) -> Self {
+        Window {
+            len: f64::from(len),
+            is_fixed: true,
+            ..Window::new(len)
+        }
+    }
+
     /// At most `len_max` bytes.
     pub fn new(len_max: u32) -> Self {
         Window {
@@ -44,6 +54,7 @@ impl Window {
             deviation_ns: 0,
             decreased_ns: 0,
             losses_in_a_row: 0,
+            is_fixed: false,
         }
     }
 
@@ -72,6 +83,9 @@ impl Window {
                 self.srtt_ns = (srtt_ns * 7 + rtt_ns) / 8;
             }
         }
+        if self.is_fixed {
+            return;
+        }
         let target_ns = self.target_ns();
         if rtt_ns <= target_ns {
             // So much for a window's bytes: for each round trip.
@@ -85,6 +99,9 @@ impl Window {
 
     /// An answer has not come.
     pub fn lost(&mut self, now_ns: u64) {
+        if self.is_fixed {
+            return;
+        }
         self.losses_in_a_row += 1;
         if self.losses_in_a_row > 8 {
             self.len = LEN_MIN;

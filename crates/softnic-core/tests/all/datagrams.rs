@@ -129,7 +129,7 @@ impl World {
             flown: 0,
             client: Sealed::new(7, Toy(99)),
             engine: Sealed::new(7, Toy(99)),
-            courier: Courier::new(WINDOW_LEN),
+            courier: Courier::new(Window::new(WINDOW_LEN)),
             memory: Changing::default(),
             buffers: Buffers::default(),
             dropped: HashMap::new(),
@@ -348,7 +348,7 @@ fn nothing_is_sent_twice_where_nothing_is_lost() {
 
 #[test]
 fn a_replayed_datagram_is_not_carried_out() {
-    let mut courier = Courier::new(WINDOW_LEN);
+    let mut courier = Courier::new(Window::new(WINDOW_LEN));
     let (mut client, mut engine) = (Sealed::new(1, Toy(5)), Sealed::new(1, Toy(5)));
     let (mut payload, mut datagram) = (Vec::new(), Vec::new());
     let mut sent = Vec::new();
@@ -382,7 +382,7 @@ fn a_replayed_datagram_is_not_carried_out() {
 
 #[test]
 fn what_an_engine_says_that_was_not_asked_is_refused() {
-    let mut courier = Courier::new(WINDOW_LEN);
+    let mut courier = Courier::new(Window::new(WINDOW_LEN));
     let mut payload = Vec::new();
     courier.ask(read(1, 64));
     courier.next_payload(0, &mut payload);

@@ -12,8 +12,10 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use trefoil_softnic_core::Initiator;
-use trefoil_softnic_core::datagram::{Courier, DATAGRAM_DATA_LEN_MAX, DATAGRAM_LEN_MAX, Sealed};
-use trefoil_softnic_core::limits::{ASKS_LEN_MAX, WINDOW_LEN};
+use trefoil_softnic_core::datagram::{
+    Courier, DATAGRAM_DATA_LEN_MAX, DATAGRAM_LEN_MAX, Sealed, Window,
+};
+use trefoil_softnic_core::limits::ASKS_LEN_MAX;
 use trefoil_softnic_core::wire::{ASK_LEN, Ask, Frame, HEAD_LEN, Head, Kind};
 
 /// Looks at the datagrams between two looks at the stream, which says nothing but that the
@@ -39,11 +41,13 @@ pub(crate) struct Datagrams {
 }
 
 impl Datagrams {
-    /// Beside a session's stream to an engine at `address`; `None` without TLS.
+    /// Beside a session's stream to an engine at `address`, with at most a window of solicited
+    /// bytes under way; `None` without TLS.
     pub(crate) fn beside(
         stream: &TcpStream,
         channel: &Channel,
         address: SocketAddr,
+        window: Window,
     ) -> io::Result<Option<Self>> {
         let Some(sealed) = Keys::draw(channel).and_then(|keys| keys.into_end(Side::Client)) else {
             return Ok(None);
@@ -65,7 +69,7 @@ impl Datagrams {
         Ok(Some(Datagrams {
             socket,
             sealed,
-            courier: Courier::new(WINDOW_LEN),
+            courier: Courier::new(window),
             timer,
             waits: Arc::new(waits),
             looks: 0,

@@ -16,7 +16,7 @@ use trefoil_layout::bucket::BUCKET_LEN;
 use trefoil_layout::control::{self, CONTROL_LEN};
 use trefoil_layout::data::DataEntry;
 use trefoil_layout::limits::LAYOUT_VERSION;
-use trefoil_softnic::{EngineAddress, EnginePort};
+use trefoil_softnic::{DatagramUse, EngineAddress, EnginePort};
 use trefoil_softnic_core::wire::Region;
 use trefoil_softnic_core::{Event, Initiator, InitiatorOptions, ReadRange, Unanswered};
 
@@ -1713,7 +1713,10 @@ fn read_after_revocation(
         address: engine.address,
         host: engine.address.ip().to_string(),
         tls: Some(tls),
-        has_datagrams,
+        datagrams: match has_datagrams {
+            true => DatagramUse::Yes,
+            false => DatagramUse::No,
+        },
         token: std::sync::Arc::from([]),
     };
     let mut port = EnginePort::connect(&address, 0, life, PATIENCE).unwrap();

@@ -6,6 +6,10 @@
 //! hands packets over in pieces of up to 64 KiB with one header each: a real
 //! network adds a header to every 1,448 bytes, for all systems alike.
 
+mod wire;
+
+pub use wire::{Quality, Rate, Wire, WireCounts};
+
 use std::fs::File;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -46,6 +50,14 @@ pub enum NetworkError {
         /// The system's answer.
         source: io::Error,
     },
+    /// No wire: no devices of our own.
+    #[error("a device for a wire ({name}): {source}; it takes /dev/net/tun")]
+    Device {
+        /// Which.
+        name: String,
+        /// The system's answer.
+        source: io::Error,
+    },
     /// More hosts than addresses.
     #[error("no more than {HOSTS_COUNT_MAX} hosts")]
     TooMany,
@@ -72,27 +84,32 @@ impl Host {
     /// Runs `work` on a thread in the host's namespace, where its sockets and
     /// the processes it starts then are.
     pub fn enter<R: Send>(&self, work: impl FnOnce() -> R + Send) -> Result<R, NetworkError> {
-        let Some((name, _)) = &self.place else {
-            return Ok(work());
-        };
-        let fail = |source| NetworkError::Enter {
-            name: name.clone(),
-            source,
-        };
-        let namespace = File::open(Path::new(NAMES_DIR).join(name)).map_err(fail)?;
-        std::thread::scope(|scope| {
-            let inside = scope.spawn(|| {
-                let kind = Some(LinkNameSpaceType::Network);
-                move_into_link_name_space(namespace.as_fd(), kind)
-                    .map_err(|errno| fail(errno.into()))?;
-                Ok(work())
-            });
-            match inside.join() {
-                Ok(result) => result,
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-        })
+        match &self.place {
+            Some((name, _)) => enter(name, work),
+            None => Ok(work()),
+        }
     }
+}
+
+/// The same by a namespace's name.
+fn enter<R: Send>(name: &str, work: impl FnOnce() -> R + Send) -> Result<R, NetworkError> {
+    let fail = |source| NetworkError::Enter {
+        name: name.to_owned(),
+        source,
+    };
+    let namespace = File::open(Path::new(NAMES_DIR).join(name)).map_err(fail)?;
+    std::thread::scope(|scope| {
+        let inside = scope.spawn(|| {
+            let kind = Some(LinkNameSpaceType::Network);
+            move_into_link_name_space(namespace.as_fd(), kind)
+                .map_err(|errno| fail(errno.into()))?;
+            Ok(work())
+        });
+        match inside.join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
 }
 
 /// A bridge and its hosts; dropping it removes them.
@@ -122,20 +139,61 @@ impl Network {
 
     /// One more host, called `name`.
     pub fn host(&mut self, name: &str) -> Result<Host, NetworkError> {
-        if self.hosts_count >= HOSTS_COUNT_MAX {
-            return Err(NetworkError::TooMany);
-        }
-        self.hosts_count += 1;
-        let number = self.hosts_count as u16;
-        let (switch, host, link) = (self.name(SWITCH), self.name(name), format!("port{number}"));
-        let [high, low] = number.to_be_bytes();
-        let address = Ipv4Addr::new(NETWORK[0], NETWORK[1], high, low);
-        let placed = format!("{address}/16");
-        ip(&["netns", "add", &host])?;
+        let (host, link) = self.place(name)?;
+        let switch = self.name(SWITCH);
         ip(&[
             "-n", &switch, "link", "add", &link, "type", "veth", "peer", "name", "eth0", "netns",
             &host,
         ])?;
+        self.join(host, link)
+    }
+
+    /// The same behind a wire that may be bad.
+    pub fn host_by_wire(&mut self, name: &str) -> Result<(Host, Wire), NetworkError> {
+        let (host, link) = self.place(name)?;
+        let device = |namespace: &str, name: &str| {
+            let fail = |source| NetworkError::Device {
+                name: name.to_owned(),
+                source,
+            };
+            enter(namespace, || wire::open_device(name))?.map_err(fail)
+        };
+        let ends = (device(&self.name(SWITCH), &link)?, device(&host, "eth0")?);
+        let host = self.join(host, link)?;
+        // Another one's faults come at other frames.
+        let seed = (self.hosts_count as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        Ok((host, Wire::between(ends.0, ends.1, seed)))
+    }
+
+    /// Cuts a host's link, or joins it again.
+    pub fn link(&self, host: &Host, is_up: bool) -> Result<(), NetworkError> {
+        let Some((_, link)) = &host.place else {
+            return Ok(());
+        };
+        let state = match is_up {
+            true => "up",
+            false => "down",
+        };
+        ip(&["-n", &self.name(SWITCH), "link", "set", link, state]).map(drop)
+    }
+
+    /// A namespace for one more host, and the name of its link at the bridge.
+    fn place(&mut self, name: &str) -> Result<(String, String), NetworkError> {
+        if self.hosts_count >= HOSTS_COUNT_MAX {
+            return Err(NetworkError::TooMany);
+        }
+        self.hosts_count += 1;
+        let host = self.name(name);
+        ip(&["netns", "add", &host])?;
+        Ok((host, format!("port{}", self.hosts_count)))
+    }
+
+    /// The host that was made last, whose link there is.
+    fn join(&self, host: String, link: String) -> Result<Host, NetworkError> {
+        let switch = self.name(SWITCH);
+        let [high, low] = (self.hosts_count as u16).to_be_bytes();
+        let address = Ipv4Addr::new(NETWORK[0], NETWORK[1], high, low);
+        let placed = format!("{address}/16");
         ip(&[
             "-n", &switch, "link", "set", &link, "master", "bridge0", "up",
         ])?;
@@ -241,6 +299,7 @@ mod tests {
     use super::*;
     use std::io::{Read as _, Write as _};
     use std::net::{TcpListener, TcpStream};
+    use std::time::Duration;
 
     #[test]
     fn loopback_is_one_host_without_a_namespace() {
@@ -286,5 +345,71 @@ mod tests {
         let name = network.name("one");
         drop(network);
         assert!(!Path::new(NAMES_DIR).join(name).exists());
+    }
+
+    /// Each fault of a wire, seen by a receiver of datagrams; where there are no devices,
+    /// the error says so.
+    #[test]
+    fn a_wire_does_what_it_is_told() {
+        use std::net::UdpSocket;
+        let mut network = match Network::create() {
+            Ok(network) => network,
+            Err(NetworkError::NotRoot | NetworkError::Ip { .. }) => return,
+            Err(error) => panic!("{error}"),
+        };
+        let one = network.host("near").unwrap();
+        let (other, wire) = match network.host_by_wire("far") {
+            Ok(host) => host,
+            Err(error) => return assert!(error.to_string().contains("/dev/net/tun"), "{error}"),
+        };
+        let bound = |host: &Host| host.enter(|| UdpSocket::bind((host.address, 0))).unwrap();
+        let (near, far) = (bound(&one).unwrap(), bound(&other).unwrap());
+        near.connect(far.local_addr().unwrap()).unwrap();
+        far.set_read_timeout(Some(Duration::from_millis(300)))
+            .unwrap();
+        let come = |number: u64| {
+            near.send(&number.to_le_bytes()).unwrap();
+            let mut came = 0;
+            let mut bytes = [0; 64];
+            while let Ok(len) = far.recv(&mut bytes) {
+                assert_eq!(bytes[..len], number.to_le_bytes());
+                came += 1;
+            }
+            came
+        };
+        assert_eq!(come(1), 1);
+        let all = 10_000;
+        let of = Quality::default();
+        for (quality, wanted) in [
+            (Quality { lost: all, ..of }, 0),
+            (Quality { doubled: all, ..of }, 2),
+            (Quality { damaged: all, ..of }, 0),
+        ] {
+            wire.set(quality);
+            assert_eq!(come(2), wanted, "{quality:?}");
+        }
+        let counts = wire.counts();
+        assert!(counts.lost > 0 && counts.doubled > 0 && counts.damaged > 0);
+        let delay = Duration::from_millis(40);
+        wire.set(Quality { delay, ..of });
+        let begin = std::time::Instant::now();
+        near.send(b"late").unwrap();
+        far.recv(&mut [0; 8]).unwrap();
+        assert!(begin.elapsed() >= delay);
+        // What waits for a narrow wire beyond its queue is lost.
+        let rate = Some(Rate {
+            bytes_per_s: 10_000,
+            queue_len: 2000,
+        });
+        wire.set(Quality { rate, ..of });
+        (0..50).for_each(|_| drop(near.send(&[0; 500])));
+        while wire.counts().overflowed < 40 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        network.link(&other, false).unwrap();
+        wire.set(of);
+        let mut bytes = [0; 1024];
+        while far.recv(&mut bytes).is_ok() {}
+        assert_eq!(come(3), 0);
     }
 }

@@ -1,0 +1,124 @@
+//! GETs and SETs over a wire that loses, doubles, damages and reorders.
+
+use std::time::Duration;
+use trefoil_client::Options;
+
+use super::super::NetworkBenchError;
+use super::load::Load;
+use super::{Finding, Ground};
+use crate::hosts::{Network, Quality};
+
+/// Each way.
+const DELAY: Duration = Duration::from_millis(2);
+/// One percent, of 10,000.
+const ONE_PERCENT: u16 = 100;
+/// A GET at a time each: enough for a p99.9 in seconds.
+const READERS: usize = 12;
+const VALUE_LEN: usize = 100;
+const ROUND_TRIPS_MAX: f64 = 3.0;
+
+pub(super) fn faults(
+    ground: &Ground<'_>,
+    network: &mut Network,
+) -> Result<Vec<Finding>, NetworkBenchError> {
+    let server = network.host("server")?;
+    let (client, wire) = network.host_by_wire("client")?;
+    let site = ground.site(&server)?;
+    let of = Quality {
+        delay: DELAY,
+        ..Quality::default()
+    };
+    let qualities = [
+        (
+            "1 % loss",
+            Quality {
+                lost: ONE_PERCENT,
+                ..of
+            },
+        ),
+        (
+            "1 % doubled",
+            Quality {
+                doubled: ONE_PERCENT,
+                ..of
+            },
+        ),
+        (
+            "1 % damaged",
+            Quality {
+                damaged: ONE_PERCENT,
+                ..of
+            },
+        ),
+        (
+            "1 % early, before others",
+            Quality {
+                early: ONE_PERCENT,
+                ..of
+            },
+        ),
+        (
+            "all of these",
+            Quality {
+                lost: ONE_PERCENT,
+                doubled: ONE_PERCENT,
+                damaged: ONE_PERCENT,
+                early: ONE_PERCENT,
+                ..of
+            },
+        ),
+    ];
+    let mut findings = Vec::new();
+    for engine_datagrams in [true, false] {
+        let by = match engine_datagrams {
+            true => "UDP",
+            false => "TCP",
+        };
+        let load = Load {
+            cell: &site.address,
+            tls: Some(&site.tls),
+            options: Options {
+                engine: Some(site.engine),
+                engine_datagrams,
+                deadline: Duration::from_secs(5),
+                ..Options::default()
+            },
+            readers: READERS,
+            value_len: VALUE_LEN,
+        };
+        let found = load.run(&client, |running| {
+            wire.set(of);
+            running.watch(Duration::from_millis(300));
+            let sound = running.watch(ground.length);
+            // Without faults a GET is one round trip.
+            let round_trip_ns = sound.get.p50_ns.max(1) as f64;
+            let what = format!("{by}, 2 ms each way, no faults: a round trip");
+            let mut found = vec![sound.finding(what)];
+            for (what, quality) in qualities {
+                let before = wire.counts();
+                wire.set(quality);
+                let seen = running.watch(ground.length);
+                let after = wire.counts();
+                let hurt = (after.lost + after.doubled + after.damaged + after.early)
+                    - (before.lost + before.doubled + before.damaged + before.early);
+                let round_trips = seen.get.p999_ns as f64 / round_trip_ns;
+                let is_met = seen.is_clean()
+                    && hurt > 0
+                    && seen.is_by_engine
+                    && round_trips <= ROUND_TRIPS_MAX;
+                let finding = seen
+                    .finding(format!("{by}, {what}"))
+                    .with("frames hurt", hurt as f64)
+                    .with("p99.9 round trips", round_trips);
+                found.push(finding.wanted(
+                    "0 failed, 0 missed, 0 wrong, by the engine, p99.9 of GETs <= 3 round trips",
+                    is_met,
+                ));
+            }
+            wire.set(Quality::default());
+            found
+        })?;
+        findings.extend(found);
+    }
+    Ok(findings)
+}

@@ -1,0 +1,134 @@
+//! Batches whose answers come from three hosts at once over one narrow link, with the window
+//! that follows the delay, and without.
+
+use hdrhistogram::Histogram;
+use std::time::{Duration, Instant};
+use trefoil_client::{Cell, Client, Lookup, Mutated, Options, SetOptions};
+
+use super::super::{NetworkBenchError, await_engine, cell_error, goes_by_engine};
+use super::cluster::Cluster;
+use super::{Finding, Ground};
+use crate::hosts::{Network, Quality, Rate};
+use crate::load::Latency;
+
+const BATCH_COUNT: usize = 300;
+const VALUE_LEN: usize = 1024;
+/// The client's link: 200 Mbit/s, with room for 64 KiB, as a port of a cheap switch.
+const RATE: Rate = Rate {
+    bytes_per_s: 25_000_000,
+    queue_len: 64 << 10,
+};
+const DELAY: Duration = Duration::from_micros(200);
+/// What a batch's answers take of the link at least: two replicas answer for each key.
+const BYTES_MIN: f64 = (2 * BATCH_COUNT * VALUE_LEN) as f64;
+const COLLAPSE: f64 = 0.5;
+
+pub(super) fn incast(
+    ground: &Ground<'_>,
+    network: &mut Network,
+) -> Result<Vec<Finding>, NetworkBenchError> {
+    let (host, wire) = network.host_by_wire("client")?;
+    let cluster = Cluster::build(ground, network)?;
+    let keys: Vec<Vec<u8>> = (0..BATCH_COUNT)
+        .map(|number| format!("key-of-a-batch:{number}").into_bytes())
+        .collect();
+    let ways = [
+        ("UDP, the window follows the delay", true, true),
+        ("UDP, a window of fixed size", true, false),
+        ("TCP", false, true),
+    ];
+    let mut measured = Vec::new();
+    for (what, engine_datagrams, is_paced) in ways {
+        wire.set(Quality::default());
+        let batches = host.enter(|| {
+            let tls = Some(cluster.tls.clone());
+            let cell = Cell::connect_with(&cluster.address, tls).map_err(cell_error)?;
+            let mut client = cell.client(Options {
+                engine_datagrams,
+                engine_paced: is_paced,
+                deadline: Duration::from_secs(10),
+                ..Options::default()
+            });
+            await_engine(&mut client)?;
+            fill(&mut client, &keys)?;
+            wire.set(Quality {
+                delay: DELAY,
+                rate: Some(RATE),
+                ..Quality::default()
+            });
+            let before = wire.counts().overflowed;
+            let batches = batches(&mut client, &keys, ground.length * 2)?;
+            let lost = wire.counts().overflowed - before;
+            Ok::<_, NetworkBenchError>((batches, lost, goes_by_engine(&mut client)))
+        })??;
+        measured.push((what, batches));
+    }
+    let p99 = |at: usize| measured[at].1.0.latency.p99_ns as f64;
+    let with = p99(0) / p99(1).max(1.0);
+    let mut findings = Vec::new();
+    for (at, (what, (batches, lost, is_by_engine))) in measured.iter().enumerate() {
+        let ms = |ns: u64| ns as f64 / 1e6;
+        let per_s = batches.count as f64 / batches.took.as_secs_f64();
+        let share = per_s * BYTES_MIN / RATE.bytes_per_s as f64;
+        let finding = Finding::new(*what)
+            .with("batches", batches.count as f64)
+            .with("keys that failed", batches.failed as f64)
+            .with("p50 ms", ms(batches.latency.p50_ns))
+            .with("p99 ms", ms(batches.latency.p99_ns))
+            .with("share of the link", share)
+            .with("frames that found the queue full", *lost as f64);
+        findings.push(match at {
+            0 => finding.with("p99 to the fixed window's", with).wanted(
+                "p99 <= 0.5 times that of the fixed window; no collapse (half of the link is \
+                 answers)",
+                with <= 0.5 && share >= COLLAPSE && batches.failed == 0 && *is_by_engine,
+            ),
+            _ => finding,
+        });
+    }
+    Ok(findings)
+}
+
+struct Batches {
+    count: u64,
+    failed: u64,
+    latency: Latency,
+    took: Duration,
+}
+
+fn fill(client: &mut Client, keys: &[Vec<u8>]) -> Result<(), NetworkBenchError> {
+    for key in keys {
+        match client.set(key, &[b'v'; VALUE_LEN], SetOptions::default()) {
+            Ok(Mutated::Stored { .. } | Mutated::Superseded { .. }) => {}
+            other => return Err(cell_error(format!("{other:?}"))),
+        }
+    }
+    Ok(())
+}
+
+fn batches(
+    client: &mut Client,
+    keys: &[Vec<u8>],
+    length: Duration,
+) -> Result<Batches, NetworkBenchError> {
+    let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+    let mut latencies = Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3)
+        .unwrap_or_else(|error| unreachable!("constant histogram bounds: {error}"));
+    let (mut count, mut failed, begin) = (0, 0, Instant::now());
+    while begin.elapsed() < length {
+        let begin = Instant::now();
+        let mut hits = 0;
+        client.get_many(&keys, |_, found| {
+            hits += usize::from(matches!(found, Ok(Lookup::Hit(_))));
+        });
+        latencies.saturating_record(begin.elapsed().as_nanos() as u64);
+        count += 1;
+        failed += (keys.len() - hits) as u64;
+    }
+    Ok(Batches {
+        count,
+        failed,
+        latency: Latency::of(&latencies),
+        took: begin.elapsed(),
+    })
+}
