@@ -96,8 +96,21 @@ impl Port for ClientPort {
         each!(self, port => port.submit_data(token, pointer, into))
     }
 
-    fn submit_scan(&mut self, token: Token, place: usize, hash: KeyHash) -> Progress<()> {
-        each!(self, port => port.submit_scan(token, place, hash))
+    fn answer_ns(&self) -> u64 {
+        match self {
+            ClientPort::Engine(port) => port.answer_ns(),
+            _ => 0,
+        }
+    }
+
+    fn submit_scan(
+        &mut self,
+        token: Token,
+        place: usize,
+        hash: KeyHash,
+        is_use: bool,
+    ) -> Progress<()> {
+        each!(self, port => port.submit_scan(token, place, hash, is_use))
     }
 
     #[inline]

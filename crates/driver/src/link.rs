@@ -733,13 +733,22 @@ impl<P: Port> Link<P> {
     /// The same where an engine reads, if one does: this side knows no windows.
     #[cold]
     fn touch_key(&mut self, place: usize, hash: KeyHash) {
-        let Some(near) = self.near.as_mut().filter(|near| near.has_scans()) else {
-            return;
-        };
-        self.touch_count = self.touch_count.wrapping_add(1);
-        if self.touch_count.is_multiple_of(self.touch_sample.max(1)) {
+        if self.keeps_touch()
+            && let Some(near) = self.near.as_mut().filter(|near| near.has_scans())
+        {
             near.touch_key(place, hash);
         }
+    }
+
+    /// Whether one more touch of a key is reported: one in some.
+    pub(crate) fn keeps_touch(&mut self) -> bool {
+        self.touch_count = self.touch_count.wrapping_add(1);
+        self.touch_count.is_multiple_of(self.touch_sample.max(1))
+    }
+
+    /// Whether lookups here are scans of an engine, which report uses themselves.
+    pub(crate) fn has_scans(&self) -> bool {
+        self.near.as_ref().is_some_and(Port::has_scans)
     }
 
     /// Before a mutation goes to this partition: touches that should not wait any

@@ -3,6 +3,7 @@
 use crate::driver::{Driver, wait_for_room};
 use crate::host::Host;
 use crate::inline::{self, COARSE_LAG_NS};
+use crate::link::Link;
 use crate::op::{AnyPlan, GetMachine, Machine, Message, Op, Outcome, Owed};
 use crate::room::{Lateness, Way};
 use std::sync::Arc;
@@ -256,6 +257,9 @@ impl<H: Host> Driver<H> {
         let token = self.slab.token(at);
         let (hash, id) = (op.hash, self.topology.id());
         let is_immutable = self.topology.mode() == Mode::R2Immutable;
+        let is_wanted = op.reports_use && matches!(op.machine, Machine::Get(_));
+        let link = self.link_of(op, replica);
+        let is_use = is_wanted && link.is_some_and(Link::keeps_touch);
         let near = self
             .link_of(op, replica)
             .and_then(|link| link.near.as_mut());
@@ -275,7 +279,7 @@ impl<H: Host> Driver<H> {
         }
         // What is too long for a scan is asked for by a call.
         op.messages[replica] = Message::Lookup;
-        match near.submit_scan(token, replica, hash) {
+        match near.submit_scan(token, replica, hash, is_use) {
             Progress::Pending => self.owe_near(op, replica, token, now),
             Progress::Done(()) | Progress::Refused => self.fail(op, replica),
         }

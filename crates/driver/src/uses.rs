@@ -49,6 +49,8 @@ impl<H: Host> Driver<H> {
                 continue;
             };
             let seen = match read.slots[place] {
+                // The scan has said so itself.
+                Some(_) if link.has_scans() => continue,
                 Some(slot) => link
                     .view()
                     .map(|view| (view.partition(place, read.hash), slot)),

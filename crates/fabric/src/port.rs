@@ -197,9 +197,21 @@ pub trait Port {
         into: &mut WordBuffer,
     ) -> Progress<Result<(), OutOfWindow>>;
 
-    /// Scans the bucket at the far side, and reads what it points at.
-    fn submit_scan(&mut self, token: Token, place: usize, hash: KeyHash) -> Progress<()> {
-        let _ = (token, place, hash);
+    /// How long answers to scans take lately, in nanoseconds; 0 where that is not known.
+    fn answer_ns(&self) -> u64 {
+        0
+    }
+
+    /// Scans the bucket at the far side, and reads what it points at. With `is_use` the item
+    /// that it finds is reported as read there.
+    fn submit_scan(
+        &mut self,
+        token: Token,
+        place: usize,
+        hash: KeyHash,
+        is_use: bool,
+    ) -> Progress<()> {
+        let _ = (token, place, hash, is_use);
         Progress::Refused
     }
 

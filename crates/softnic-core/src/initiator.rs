@@ -33,6 +33,8 @@ const SOLICITED_MIN: u32 = 512;
 const SOLICITED_USUAL_MAX: u32 = 64 << 10;
 /// How fast that follows shorter answers: by this part of the difference.
 const SOLICITED_FALL: u32 = 64;
+/// How long answers take is smoothed over so many frames of them.
+const ANSWERS_SMOOTHED: u64 = 4;
 /// How often a scan whose data turn out longer is asked again.
 const LONGER_COUNT_MAX: u8 = 3;
 /// Touches that wait to be sent; further ones are lost.
@@ -175,6 +177,7 @@ struct Pending {
     ask: Ask,
     /// Times that it was asked again with more room.
     longer_count: u8,
+    asked_ns: u64,
 }
 
 /// See the module.
@@ -194,6 +197,8 @@ pub struct Initiator {
     counting_count: usize,
     /// When the engine was heard last, or began to owe something.
     heard_ns: u64,
+    /// How long answers take lately, from when they were asked for; 0 before the first.
+    answer_ns: u64,
     solicited: u32,
     out: Vec<u8>,
     out_begin: usize,
@@ -216,6 +221,7 @@ impl Initiator {
             opening_count: 0,
             counting_count: 0,
             heard_ns: 0,
+            answer_ns: 0,
             solicited: SOLICITED_FIRST,
             out,
             out_begin: 0,
@@ -242,7 +248,7 @@ impl Initiator {
     }
 
     /// Asks for a key's bucket and what it points at. `id` is nobody else's until the
-    /// answer has come.
+    /// answer has come. What is found is not used by that.
     pub fn scan(
         &mut self,
         id: u64,
@@ -252,11 +258,36 @@ impl Initiator {
         config_id: u32,
         now_ns: u64,
     ) {
+        self.scan_for(false, (id, handle), (place, hash), config_id, now_ns);
+    }
+
+    /// The same, and what is found should not be evicted next: no touch has to say so.
+    pub fn scan_as_use(
+        &mut self,
+        id: u64,
+        handle: u32,
+        place: u8,
+        hash: KeyHash,
+        config_id: u32,
+        now_ns: u64,
+    ) {
+        self.scan_for(true, (id, handle), (place, hash), config_id, now_ns);
+    }
+
+    fn scan_for(
+        &mut self,
+        is_use: bool,
+        (id, handle): (u64, u32),
+        (place, hash): (u8, KeyHash),
+        config_id: u32,
+        now_ns: u64,
+    ) {
         let request = Request::Scan {
             place,
             hash,
             config_id,
             solicited: self.solicited,
+            is_use,
         };
         self.ask(
             Ask {
@@ -312,6 +343,7 @@ impl Initiator {
         let pending = Pending {
             ask,
             longer_count: 0,
+            asked_ns: now_ns,
         };
         self.pending.insert(ask.id, pending);
         self.waiting.push_back(ask);
@@ -336,6 +368,11 @@ impl Initiator {
     /// Touches that wait to be sent.
     pub fn touch_count(&self) -> usize {
         self.touch_count
+    }
+
+    /// How long answers take lately, in nanoseconds; 0 before the first one.
+    pub fn answer_ns(&self) -> u64 {
+        self.answer_ns
     }
 
     /// Solicited bytes under way.
@@ -449,7 +486,7 @@ impl Initiator {
                     self.counting_count -= 1;
                     on(Event::Counters(values));
                 }
-                (Kind::Answers, Some(_)) => self.take_answers(head, body, &mut on)?,
+                (Kind::Answers, Some(_)) => self.take_answers(head, body, now_ns, &mut on)?,
                 _ => return Err(Malformed("a frame that nobody has asked for").into()),
             }
             done += frame.total_len();
@@ -461,10 +498,11 @@ impl Initiator {
         &mut self,
         head: Head,
         body: &[u8],
+        now_ns: u64,
         on: &mut impl FnMut(Event<'_>),
     ) -> Result<(), Malformed> {
         let mut rest = body;
-        for _ in 0..head.count {
+        for number in 0..head.count {
             let mut pending = None;
             let (_, answer, data, len) = Answer::decode(rest, |id| {
                 pending = self.pending.remove(&id);
@@ -475,6 +513,10 @@ impl Initiator {
             })?;
             rest = &rest[len..];
             let pending = pending.ok_or(Malformed("an answer that nobody has asked for"))?;
+            // Of those that were asked together, the first knows when that was.
+            if number == 0 && pending.longer_count == 0 && pending.asked_ns > 0 {
+                self.learn_answer(now_ns.saturating_sub(pending.asked_ns));
+            }
             self.take_answer(pending, &answer, data, on)?;
         }
         match rest.is_empty() {
@@ -553,6 +595,14 @@ impl Initiator {
         self.pending.insert(pending.ask.id, pending);
         self.learn_len(len as usize);
         true
+    }
+
+    /// One answer of a frame has taken so long.
+    fn learn_answer(&mut self, took_ns: u64) {
+        self.answer_ns = match self.answer_ns {
+            0 => took_ns,
+            known_ns => known_ns - known_ns / ANSWERS_SMOOTHED + took_ns / ANSWERS_SMOOTHED,
+        };
     }
 
     /// The next scan solicits what items have been long lately.

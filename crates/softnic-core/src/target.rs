@@ -5,8 +5,9 @@ use crate::wire::greeting::{ANY_HELLO_LEN_MAX, REFUSED_LEN};
 use crate::wire::{
     self, ANSWER_LEN, ASK_LEN, Answer, Ask, CounterValues, Frame, HEAD_LEN, Head, Hello, Kind,
     Malformed, Open, OpenStatus, Opened, PROTOCOL_VERSION, Refusal, RefusalCode, Region, Request,
-    Welcome,
+    Status, Welcome,
 };
+use trefoil_client_core::vote::IndexVote;
 use trefoil_layout::KeyHash;
 use trefoil_layout::limits::LAYOUT_VERSION;
 
@@ -23,7 +24,8 @@ pub trait Memory {
 
     /// Reads the key's stamp, then scans the bucket of a key in whose cohort the backend has place `place`, under
     /// the configuration that the client expects, and appends what it points at to
-    /// `data`: `solicited` bytes at most. The lease is looked at after the last read.
+    /// `data`: `solicited` bytes at most. The lease is looked at afterwards
+    /// ([`Memory::end_reads`]).
     fn scan(
         &mut self,
         handle: u32,
@@ -35,9 +37,27 @@ pub trait Memory {
     ) -> Answer;
 
     /// Appends the `len` bytes at `offset` of a region to `data`; of the index, if that
-    /// is still the window of that partition. The lease is looked at after the last
-    /// read.
+    /// is still the window of that partition. The lease is looked at afterwards.
     fn read(&mut self, handle: u32, range: &ReadRange, data: &mut Vec<u8>) -> Answer;
+
+    /// What was asked for so far was read: leases are looked at as of now, or later.
+    fn end_reads(&mut self) {}
+
+    /// What is left of a backend's lease as of the latest [`Memory::end_reads`], in
+    /// microseconds; 0 if it has ended, or the handle is good no more: then nothing that was
+    /// read under it before that leaves the host. `None` where answers are good as they are.
+    fn lease_left_us(&mut self, _handle: u32) -> Option<u32> {
+        None
+    }
+
+    /// An answer was thrown away for that.
+    fn lapsed(&mut self, _handle: u32) {}
+
+    /// A scan that is a use has found an item in this slot.
+    fn used(&mut self, handle: u32, place: u8, hash: KeyHash, slot_number: u32) {
+        let _ = slot_number;
+        self.touch(handle, place, hash);
+    }
 
     /// A scan for this key is a few requests away: what it looks at first may be fetched.
     fn expect_scan(&mut self, _handle: u32, _place: u8, _hash: KeyHash) {}
@@ -209,32 +229,94 @@ fn carry_out(
         return Err(Malformed("a frame whose length and count differ"));
     }
     // Before any of it is carried out.
-    let mut solicited = 0;
-    for item in items {
-        let ask = Ask::decode(item)?;
-        if ask.is_answered() {
-            solicited += ANSWER_LEN + ask.solicited() as usize;
-        }
-    }
+    let solicited: usize = items.iter().map(Ask::cost).sum();
     if solicited > window as usize {
         return Err(Malformed("more is solicited at once than the window holds"));
     }
+    let begin = out.len();
+    let mut places = [(0, 0); ASK_COUNT_MAX];
+    let mut answered = 0;
     let mut frame = AnswersFrame::default();
     let ahead = Ahead::of(items);
     ahead.begin(memory);
     for (at, item) in items.iter().enumerate() {
         ahead.pass(at, memory);
-        let ask = Ask::decode(item)?;
+        let ask = match Ask::decode(item) {
+            Ok(ask) => ask,
+            Err(error) => {
+                out.truncate(begin);
+                return Err(error);
+            }
+        };
         if let Request::Touch { place, hash } = ask.request {
             memory.touch(ask.handle, place, hash);
             continue;
         }
         frame.begin_item(out);
+        places[answered] = (out.len(), ask.handle);
+        answered += 1;
         execute(&ask, memory, out);
         frame.end_item(out);
     }
     frame.end(out);
+    if !conclude(&places[..answered], memory, out) {
+        out.truncate(begin);
+        carry_out_again(items, memory, out)?;
+    }
     Ok(())
+}
+
+/// Looks at the leases of the backends that were read, once for all that stands at these
+/// places of `out`, each under a handle. `false` if one has ended: then some of it may not
+/// leave the host.
+fn conclude(places: &[(usize, u32)], memory: &mut impl Memory, out: &mut [u8]) -> bool {
+    memory.end_reads();
+    let mut known: Option<(u32, Option<u32>)> = None;
+    for &(at, handle) in places {
+        let left_us = match known {
+            Some((of, left_us)) if of == handle => left_us,
+            _ => memory.lease_left_us(handle),
+        };
+        known = Some((handle, left_us));
+        match left_us {
+            Some(0) => return false,
+            Some(left_us) => Answer::put_lease(&mut out[at..], left_us),
+            None => {}
+        }
+    }
+    true
+}
+
+/// The same frame, each request by itself.
+#[cold]
+fn carry_out_again(
+    items: &[[u8; ASK_LEN]],
+    memory: &mut impl Memory,
+    out: &mut Vec<u8>,
+) -> Result<(), Malformed> {
+    let mut frame = AnswersFrame::default();
+    for item in items {
+        let ask = Ask::decode(item)?;
+        if ask.is_answered() {
+            frame.begin_item(out);
+            execute_alone(&ask, memory, out);
+            frame.end_item(out);
+        }
+    }
+    frame.end(out);
+    Ok(())
+}
+
+/// Carries one request out and looks at the lease: what is appended may leave the host.
+pub(crate) fn execute_alone(ask: &Ask, memory: &mut impl Memory, out: &mut Vec<u8>) {
+    let at = out.len();
+    let status = execute(ask, memory, out);
+    if status == Status::Gone || conclude(&[(at, ask.handle)], memory, out) {
+        return;
+    }
+    memory.lapsed(ask.handle);
+    out.truncate(at);
+    out.extend_from_slice(&Answer::bare(Status::Lapsed).encode(ask.id));
 }
 
 /// Requests between the fetch of a key's bucket, and of its data, and the scan: enough to
@@ -285,8 +367,9 @@ impl<'a> Ahead<'a> {
     }
 }
 
-/// Carries a request out that is answered, and appends the answer and its data.
-pub(crate) fn execute(ask: &Ask, memory: &mut impl Memory, out: &mut Vec<u8>) {
+/// Carries a request out that is answered, and appends the answer and its data, of which
+/// nobody has looked yet whether they may leave the host.
+fn execute(ask: &Ask, memory: &mut impl Memory, out: &mut Vec<u8>) -> Status {
     let at = out.len();
     out.resize(at + ANSWER_LEN, 0);
     let handle = ask.handle;
@@ -296,7 +379,17 @@ pub(crate) fn execute(ask: &Ask, memory: &mut impl Memory, out: &mut Vec<u8>) {
             hash,
             config_id,
             solicited,
-        } => memory.scan(handle, place, hash, config_id, solicited, out),
+            is_use,
+        } => {
+            let answer = memory.scan(handle, place, hash, config_id, solicited, out);
+            if is_use
+                && answer.status == Status::Done
+                && let Some(IndexVote::Present { slot_number, .. }) = answer.vote
+            {
+                memory.used(handle, place, hash, slot_number);
+            }
+            answer
+        }
         Request::Read {
             region,
             partition,
@@ -321,6 +414,7 @@ pub(crate) fn execute(ask: &Ask, memory: &mut impl Memory, out: &mut Vec<u8>) {
         "the memory has appended what it was not asked for"
     );
     out[at..at + ANSWER_LEN].copy_from_slice(&answer.encode(ask.id));
+    answer.status
 }
 
 /// The frame of answers that is being written at the end of a buffer.

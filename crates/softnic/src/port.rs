@@ -23,6 +23,7 @@ use crate::datagrams::Datagrams;
 use crate::dial::{ConnectError, DatagramUse, Dialled, EngineAddress, RECEIVE_LEN, dial};
 use std::net::TcpStream;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use trefoil_client_core::outcome::SendFailure;
@@ -98,6 +99,8 @@ pub(crate) struct Session {
     waits: Option<Arc<OwnedFd>>,
     /// The engine's name for its existence: handles mean the same in all of its sessions.
     engine: u64,
+    /// How long answers take lately, in nanoseconds.
+    answer_ns: AtomicU64,
     core: Mutex<Core>,
 }
 
@@ -197,6 +200,7 @@ impl EnginePort {
             socket,
             waits: datagrams.as_ref().map(Datagrams::waits),
             engine: initiator.welcome().map_or(0, |welcome| welcome.engine),
+            answer_ns: AtomicU64::new(0),
             core: Mutex::new(Core {
                 channel,
                 datagrams,
@@ -471,7 +475,17 @@ impl Port for EnginePort {
         Progress::Pending
     }
 
-    fn submit_scan(&mut self, token: Token, place: usize, hash: KeyHash) -> Progress<()> {
+    fn answer_ns(&self) -> u64 {
+        self.session.answer_ns.load(Ordering::Relaxed)
+    }
+
+    fn submit_scan(
+        &mut self,
+        token: Token,
+        place: usize,
+        hash: KeyHash,
+        is_use: bool,
+    ) -> Progress<()> {
         let Ok(place) = u8::try_from(place) else {
             return Progress::Refused;
         };
@@ -482,8 +496,11 @@ impl Port for EnginePort {
             true => 0,
             false => monotonic_ns(),
         };
-        core.initiator
-            .scan(token.0, handle, place, hash, config_id, now_ns);
+        let initiator = &mut core.initiator;
+        match is_use {
+            true => initiator.scan_as_use(token.0, handle, place, hash, config_id, now_ns),
+            false => initiator.scan(token.0, handle, place, hash, config_id, now_ns),
+        }
         core.submitted(&self.session.socket);
         Progress::Pending
     }
@@ -525,6 +542,8 @@ impl Port for EnginePort {
         let mut core = self.session.core();
         if core.ports[self.at].came == 0 {
             core.take_in(&self.session.socket, on);
+            let answer_ns = core.initiator.answer_ns();
+            self.session.answer_ns.store(answer_ns, Ordering::Relaxed);
         }
         let is_closed = core.is_closed;
         let port = &mut core.ports[self.at];

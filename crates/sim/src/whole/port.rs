@@ -279,7 +279,15 @@ impl Port for SimPort {
         matches!(self, SimPort::Near(near) if near.engine.is_some())
     }
 
-    fn submit_scan(&mut self, token: Token, place: usize, hash: KeyHash) -> Progress<()> {
+    fn submit_scan(
+        &mut self,
+        token: Token,
+        place: usize,
+        hash: KeyHash,
+        is_use: bool,
+    ) -> Progress<()> {
+        // Engines report no uses here, as no clients do by way of them.
+        let _ = is_use;
         let SimPort::Near(near) = self else {
             return Progress::Refused;
         };

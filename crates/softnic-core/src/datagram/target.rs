@@ -4,7 +4,7 @@
 use super::piece::{PIECE_HEAD_LEN, PIECE_LEN, Piece, decode_requests};
 use super::{DATAGRAM_DATA_LEN_MAX, PAYLOAD_LEN_MAX};
 use crate::limits::WINDOW_LEN;
-use crate::target::{Memory, execute};
+use crate::target::{Memory, execute_alone};
 use crate::wire::{ANSWER_LEN, Malformed, Request};
 
 /// Buffers that are used for every datagram.
@@ -50,7 +50,7 @@ pub fn carry_out(
             continue;
         }
         answer.clear();
-        execute(&ask, memory, answer);
+        execute_alone(&ask, memory, answer);
         for (number, bytes) in answer.chunks(PIECE_LEN).enumerate() {
             if out.len() + PIECE_HEAD_LEN + bytes.len() > PAYLOAD_LEN_MAX {
                 send(out);

@@ -93,7 +93,7 @@ pub struct Answer {
     pub data_len: u32,
     /// That the backend serves.
     pub config_id: u32,
-    /// As of the answer; saturates.
+    /// As of the answer; saturates. An engine fills it in last ([`crate::Memory::end_reads`]).
     pub lease_left_us: u32,
     /// Items at or below it are misses.
     pub flush_floor: Version,
@@ -159,6 +159,11 @@ impl Answer {
             Some(IndexVote::Recovering) => out[AT_VOTE] = 6,
         }
         out
+    }
+
+    /// Writes what is left of the lease into an item that was encoded before.
+    pub(crate) fn put_lease(item: &mut [u8], left_us: u32) {
+        put(item, AT_LEASE, left_us.to_le_bytes());
     }
 
     /// Judges the item at the beginning of `bytes`: the request's id and the answer,

@@ -6,7 +6,7 @@
 //! | 8 | 4 | handle | of the backend, from its OPENED |
 //! | 12 | 1 | what | 1 scan, 2 read, 3 touch |
 //! | 13 | 1 | place, or region | the backend's place in the key's cohort; or 0 control, 1 index, 2 data |
-//! | 14 | 2 | partition | of a read from the index |
+//! | 14 | 2 | partition, or use | of a read from the index; of a scan 1 if what it finds is read by this, for eviction, and 0 otherwise |
 //! | 16 | 4 | config id | of a scan: that the client expects in the bucket |
 //! | 20 | 4 | solicited | longest data of the answer; of a read its length |
 //! | 24 | 8 | place of the key's hash, or offset | |
@@ -15,7 +15,7 @@
 //!
 //! Fields that a request does not use are zero.
 
-use super::{Malformed, is_zero, put, u16_at, u32_at, u64_at};
+use super::{ANSWER_LEN, Malformed, is_zero, put, u16_at, u32_at, u64_at};
 use crate::limits::DATA_LEN_MAX;
 use trefoil_layout::KeyHash;
 
@@ -68,6 +68,8 @@ pub enum Request {
         config_id: u32,
         /// Longest data that it takes.
         solicited: u32,
+        /// Whether what it finds should not be evicted next: as a touch would say.
+        is_use: bool,
     },
     /// Copy so many bytes.
     Read {
@@ -128,8 +130,10 @@ impl Ask {
                 hash,
                 config_id,
                 solicited,
+                is_use,
             } => {
                 (out[AT_WHAT], out[AT_PLACE]) = (SCAN, place);
+                put(&mut out, AT_PARTITION, u16::from(is_use).to_le_bytes());
                 put(&mut out, AT_CONFIG_ID, config_id.to_le_bytes());
                 put(&mut out, AT_SOLICITED, solicited.to_le_bytes());
                 put(&mut out, AT_A, hash.place.to_le_bytes());
@@ -166,6 +170,14 @@ impl Ask {
         (bytes[AT_WHAT] == SCAN).then(|| (u32_at(bytes, AT_HANDLE), bytes[AT_PLACE], hash))
     }
 
+    /// What a request's answer takes of the window, unjudged: 0 of those without one.
+    pub(crate) fn cost(bytes: &[u8; ASK_LEN]) -> usize {
+        match bytes[AT_WHAT] {
+            TOUCH => 0,
+            _ => ANSWER_LEN + u32_at(bytes, AT_SOLICITED) as usize,
+        }
+    }
+
     /// Judges one.
     pub fn decode(bytes: &[u8; ASK_LEN]) -> Result<Self, Malformed> {
         let (place, partition) = (bytes[AT_PLACE], u16_at(bytes, AT_PARTITION));
@@ -181,11 +193,12 @@ impl Ask {
         }
         let hash = KeyHash { place: a, tag: b };
         let request = match bytes[AT_WHAT] {
-            SCAN if partition == 0 => Request::Scan {
+            SCAN if partition <= 1 => Request::Scan {
                 place,
                 hash,
                 config_id,
                 solicited,
+                is_use: partition == 1,
             },
             READ if config_id == 0 && a.is_multiple_of(8) => Request::Read {
                 region: match place {

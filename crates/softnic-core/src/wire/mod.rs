@@ -28,8 +28,9 @@ pub use counters::{COUNTER_NAMES, CounterValues};
 pub use greeting::{Hello, Refusal, RefusalCode, Welcome};
 pub use opening::{Open, OpenStatus, Opened};
 
-/// Number of this protocol. An engine refuses any other, and says which it speaks.
-pub const PROTOCOL_VERSION: u16 = 1;
+/// Number of this protocol. An engine refuses any other, and says which it speaks. 2: scans
+/// say themselves that they are uses.
+pub const PROTOCOL_VERSION: u16 = 2;
 
 /// Bytes of a frame's head.
 pub const HEAD_LEN: usize = 8;

@@ -288,6 +288,7 @@ fn scan(id: u64) -> Ask {
             hash: KeyHash { place: id, tag: id },
             config_id: 1,
             solicited: 4096,
+            is_use: false,
         },
     }
 }

@@ -5,8 +5,8 @@ use rand::RngExt as _;
 use trefoil_client_core::vote::IndexVote;
 use trefoil_layout::Version;
 use trefoil_softnic_core::wire::{
-    ANSWER_LEN, Answer, Ask, Frame, HEAD_LEN, Head, Hello, Open, OpenStatus, Opened, Refusal,
-    RefusalCode, Region, Request, Status, Welcome,
+    ANSWER_LEN, Answer, Ask, Frame, HEAD_LEN, Head, Hello, Open, OpenStatus, Opened,
+    PROTOCOL_VERSION, Refusal, RefusalCode, Region, Request, Status, Welcome,
 };
 
 fn body(bytes: &[u8]) -> &[u8] {
@@ -20,7 +20,7 @@ fn first_words_come_back_as_they_were() {
     let mut out = Vec::new();
     let hello = Hello::new(4711, b"secret");
     hello.encode(&mut out);
-    assert_eq!(Hello::version(&out), Ok(Some(1)));
+    assert_eq!(Hello::version(&out), Ok(Some(PROTOCOL_VERSION)));
     assert_eq!(Hello::decode(body(&out)), Ok(hello));
     let hello_len = out.len();
     for code in [
@@ -93,6 +93,7 @@ fn requests_come_back_as_they_were() {
                 hash,
                 config_id: random.random(),
                 solicited,
+                is_use: random.random(),
             },
             1 => Request::Read {
                 region: [Region::Control, Region::Index, Region::Data][random.random_range(0..3)],
@@ -164,6 +165,7 @@ fn reserved_bytes_and_impossible_numbers_are_refused() {
             hash: hash(&mut random(3)),
             config_id: 4,
             solicited: 64,
+            is_use: false,
         },
     };
     let good = ask.encode();
@@ -174,7 +176,8 @@ fn reserved_bytes_and_impossible_numbers_are_refused() {
     };
     refused(12, 0);
     refused(12, 4);
-    refused(14, 1);
+    refused(14, 2);
+    refused(15, 1);
     refused(20, 1);
     refused(23, 0xff);
     refused(40, 1);

@@ -38,6 +38,7 @@ fn scan(id: u64, solicited: u32) -> Ask {
             hash: hash(&mut random(id)),
             config_id: CONFIG,
             solicited,
+            is_use: false,
         },
     }
 }

@@ -4,5 +4,6 @@ mod allocations;
 mod datagrams;
 mod frames;
 mod hostile;
+mod leases;
 mod pair;
 mod world;

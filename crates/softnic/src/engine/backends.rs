@@ -1,10 +1,11 @@
 //! The mapped backends, as sessions read them: what an engine does for a request.
 //!
-//! Every answer ends the same way ([`finish`]): flush floor and lease are read after
-//! everything else, on the host's own clock. A copy whose lease has ended meanwhile is
-//! thrown away, so nothing of a dead process' memory leaves the host.
+//! Every answer ends the same way ([`finish`]): the flush floor is read after the data. The
+//! lease is looked at last, on the host's own clock, once for all that was read before
+//! ([`Memory::end_reads`]). A copy whose lease has ended meanwhile is thrown away, so nothing
+//! of a dead process' memory leaves the host.
 
-use super::counters::{Counters, add, note_cpu};
+use super::counters::{Counters, add_own as add, note_cpu};
 use super::shared::{Adoption, Shared};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -39,6 +40,8 @@ pub(super) struct Backends {
     at: usize,
     slots: Vec<Option<Slot>>,
     has_touches: bool,
+    /// When reads ended last.
+    now_ns: u64,
 }
 
 impl Backends {
@@ -48,6 +51,7 @@ impl Backends {
             at,
             slots: Vec::new(),
             has_touches: false,
+            now_ns: 0,
         }
     }
 
@@ -130,15 +134,6 @@ impl Backends {
     fn gone(&self) -> Answer {
         add(&self.own_counters().gone, 1);
         Answer::bare(Status::Gone)
-    }
-
-    /// Counts what has lapsed, and has its backend looked for.
-    fn concluded(&self, answer: Answer) -> Answer {
-        if answer.status == Status::Lapsed {
-            add(&self.own_counters().lapsed, 1);
-            self.shared.nudge();
-        }
-        answer
     }
 }
 
@@ -239,8 +234,7 @@ impl Memory for Backends {
                 ..Answer::bare(Status::Done)
             },
         };
-        let answer = finish(view, answer, data, begin);
-        self.concluded(answer)
+        finish(view, answer)
     }
 
     fn read(&mut self, handle: u32, range: &ReadRange, data: &mut Vec<u8>) -> Answer {
@@ -257,8 +251,25 @@ impl Memory for Backends {
             data_len: (data.len() - begin) as u32,
             ..Answer::bare(status)
         };
-        let answer = finish(slot.connection.view(), answer, data, begin);
-        self.concluded(answer)
+        finish(slot.connection.view(), answer)
+    }
+
+    fn end_reads(&mut self) {
+        self.now_ns = monotonic_ns();
+    }
+
+    fn lease_left_us(&mut self, handle: u32) -> Option<u32> {
+        // One that was adopted away since it was read has ended as well.
+        let left_ns = self
+            .view(handle)
+            .map_or(0, |view| view.lease_left_ns(self.now_ns));
+        Some(u32::try_from(left_ns / 1000).unwrap_or(u32::MAX))
+    }
+
+    /// Its backend is looked for.
+    fn lapsed(&mut self, _: u32) {
+        add(&self.own_counters().lapsed, 1);
+        self.shared.nudge();
     }
 
     fn expect_scan(&mut self, handle: u32, place: u8, hash: KeyHash) {
@@ -274,6 +285,20 @@ impl Memory for Backends {
         {
             view.prefetch_data(entry.pointer);
         }
+    }
+
+    fn used(&mut self, handle: u32, place: u8, hash: KeyHash, slot_number: u32) {
+        add(&self.own_counters().touches, 1);
+        let Some(slot) = self.slot(handle) else {
+            return;
+        };
+        let view = slot.connection.view();
+        let partition = view.partition(place.into(), hash);
+        let window_id = view.window_id(partition);
+        if let Some(batch) = slot.touches[partition].touch(window_id, slot_number) {
+            slot.connection.touch(partition, batch);
+        }
+        self.has_touches = true;
     }
 
     fn touch(&mut self, handle: u32, place: u8, hash: KeyHash) {
@@ -365,18 +390,11 @@ fn copy(view: &RegionView, range: &ReadRange, data: &mut Vec<u8>) -> Status {
     }
 }
 
-/// What is read last: the flush floor, and then the lease.
-fn finish(view: &RegionView, answer: Answer, data: &mut Vec<u8>, begin: usize) -> Answer {
-    let flush_floor = view.flush_floor();
-    let lease_left_us = view.lease_left_ns(monotonic_ns()) / 1000;
-    if lease_left_us == 0 {
-        data.truncate(begin);
-        return Answer::bare(Status::Lapsed);
-    }
+/// What is read after everything else but the lease.
+fn finish(view: &RegionView, answer: Answer) -> Answer {
     Answer {
         config_id: view.config_id(),
-        lease_left_us: u32::try_from(lease_left_us).unwrap_or(u32::MAX),
-        flush_floor,
+        flush_floor: view.flush_floor(),
         ..answer
     }
 }

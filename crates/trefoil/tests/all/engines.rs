@@ -17,7 +17,7 @@ use trefoil_layout::control::{self, CONTROL_LEN};
 use trefoil_layout::data::DataEntry;
 use trefoil_layout::limits::LAYOUT_VERSION;
 use trefoil_softnic::{DatagramUse, EngineAddress, EnginePort};
-use trefoil_softnic_core::wire::Region;
+use trefoil_softnic_core::wire::{PROTOCOL_VERSION, Region};
 use trefoil_softnic_core::{Event, Initiator, InitiatorOptions, ReadRange, Unanswered};
 
 /// How long anything may take here.
@@ -613,7 +613,7 @@ fn strangers_learn_nothing_and_disturb_nobody() {
     set(&mut client, "k", b"v");
     // Without the token, with a wrong one.
     for token in [&b""[..], &[b'x'; 64]] {
-        let bytes = hello(1, token);
+        let bytes = hello(PROTOCOL_VERSION, token);
         let said = said_to(&engine, &bytes);
         // REFUSED, for want of the token.
         assert_eq!((said.len(), said[4], said[8 + 11]), (24, 3, 3));
@@ -623,13 +623,13 @@ fn strangers_learn_nothing_and_disturb_nobody() {
     let said = said_to(&engine, &hello(9, b""));
     assert_eq!(
         (said.len(), said[4], said[8 + 8], said[8 + 11]),
-        (24, 3, 1, 1)
+        (24, 3, PROTOCOL_VERSION as u8, 1)
     );
     // No protocol, and a length that no frame has: nothing at all.
     assert!(said_to(&engine, b"GET / HTTP/1.1\r\nHost: here\r\n\r\n").is_empty());
     assert!(said_to(&engine, &[0xff; 4096]).is_empty());
     // Those that say half a greeting are left after a while.
-    assert!(said_to(&engine, &hello(1, b"")[..100]).is_empty());
+    assert!(said_to(&engine, &hello(PROTOCOL_VERSION, b"")[..100]).is_empty());
     // Many that say nothing: the oldest make room, and whoever knows the way comes in.
     let silent: Vec<TcpStream> = (0..600)
         .filter_map(|_| TcpStream::connect(engine.address).ok())
@@ -966,7 +966,7 @@ fn strangers_disturb_nobody_where_tls_is_spoken() {
         bytes
     };
     for bytes in [
-        hello(1, &[b'x'; 64]),
+        hello(PROTOCOL_VERSION, &[b'x'; 64]),
         record(60_000, 1),
         record(200, 0),
         vec![0x16; 4096],
@@ -1075,7 +1075,7 @@ fn who_comes_when_there_is_no_place_is_told_so_and_comes_later() {
         .map(|_| TcpStream::connect(engine.address).unwrap())
         .collect();
     let token = token_of(&engine);
-    let greeting = hello(1, token.as_bytes());
+    let greeting = hello(PROTOCOL_VERSION, token.as_bytes());
     let said = said_to(&engine, &greeting);
     // REFUSED: full.
     assert_eq!((said.len(), said[4], said[8 + 11]), (24, 3, 4));
@@ -1471,7 +1471,9 @@ fn a_client_that_does_not_take_its_answers_is_given_up() {
     set(&mut client, "k", b"v");
     let token = token_of(&engine);
     let mut socket = TcpStream::connect(engine.address).unwrap();
-    socket.write_all(&hello(1, token.as_bytes())).unwrap();
+    socket
+        .write_all(&hello(PROTOCOL_VERSION, token.as_bytes()))
+        .unwrap();
     let life = client.config().life;
     let mut open = vec![24, 0, 0, 0, 4, 0, 1, 0];
     open.extend([&1u64.to_le_bytes()[..], &life.to_le_bytes(), &[0; 8]].concat());
@@ -1692,7 +1694,7 @@ fn who_has_a_token_that_was_replaced_reads_no_more() {
     write(&second);
     // It is hung up on.
     assert!(matches!(session.socket.read(&mut [0; 64]), Ok(0) | Err(_)));
-    let said = said_to(&engine, &hello(1, first.as_bytes()));
+    let said = said_to(&engine, &hello(PROTOCOL_VERSION, first.as_bytes()));
     assert_eq!((said.len(), said[4], said[8 + 11]), (24, 3, 3));
     let mut session = Session::open_with(&engine, life, second.as_bytes());
     assert!(session.read(CONTROL).is_ok());
@@ -1727,7 +1729,7 @@ fn read_after_revocation(
         let reader = scope.spawn(|| {
             for number in 0.. {
                 count.store(number, Ordering::SeqCst);
-                let progress = port.submit_scan(Token(number), 0, hash);
+                let progress = port.submit_scan(Token(number), 0, hash, false);
                 assert!(matches!(progress, Progress::Pending), "{progress:?}");
                 let mut is_answered = false;
                 while !is_answered {
