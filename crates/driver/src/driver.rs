@@ -15,7 +15,7 @@
 use crate::host::{Clock, Host};
 use crate::inline::{self, OneSided};
 use crate::link::Link;
-use crate::op::{GetMachine, Item, Machine, Message, Op, Outcome, Owed, Owner, suit};
+use crate::op::{GetMachine, Item, Machine, Message, Op, Outcome, Owed, Owner, suit, waits};
 use crate::options::Options;
 use crate::room::{Waiter, Way};
 use crate::slab::Slab;
@@ -97,6 +97,11 @@ impl Turns {
         }
     }
 
+    /// Whether any may be first.
+    pub(crate) fn are_free(&self) -> bool {
+        self.preferred.is_none()
+    }
+
     /// The place in a cohort of `copies` that is asked first.
     #[inline(always)]
     pub fn next(&mut self, copies: usize) -> usize {
@@ -127,6 +132,8 @@ pub struct Driver<H: Host> {
     pub(crate) early: Vec<(u32, Arc<Topology>, H::Port, u32)>,
     pub(crate) options: Options,
     pub(crate) links: Vec<Link<H::Port>>,
+    /// When a slow replica is asked again.
+    pub(crate) probe_at_ns: u64,
     pub(crate) versions: Versions,
     pub(crate) counters: Counters,
     pub(crate) turns: Turns,
@@ -192,6 +199,7 @@ impl<H: Host> Driver<H> {
             links: Vec::new(),
             versions,
             counters: Counters::default(),
+            probe_at_ns: 0,
             turns: Turns::new(options.preferred, number),
             slab: Slab::default(),
             is_learning: false,
@@ -354,7 +362,11 @@ impl<H: Host> Driver<H> {
         for place in 0..N {
             plan.strategies[place] = self.strategy(cohort, place, now_ns);
         }
-        suit(&mut plan);
+        let order = match N > 1 && waits(&plan.strategies) {
+            true => Some(self.order(cohort, now_ns)),
+            false => None,
+        };
+        suit(&mut plan, order);
         plan
     }
 

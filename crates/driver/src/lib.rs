@@ -54,6 +54,7 @@ mod op;
 mod options;
 mod room;
 mod slab;
+mod slow;
 mod stamps;
 mod step;
 mod suspects;

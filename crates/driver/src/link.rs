@@ -751,6 +751,11 @@ impl<P: Port> Link<P> {
         self.near.as_ref().is_some_and(Port::has_scans)
     }
 
+    /// How long what is asked here takes lately, in nanoseconds; 0 where nobody knows.
+    pub(crate) fn answer_ns(&self) -> u64 {
+        self.near.as_ref().map_or(0, Port::answer_ns)
+    }
+
     /// Before a mutation goes to this partition: touches that should not wait any
     /// longer.
     #[inline]

@@ -4,7 +4,7 @@ use crate::driver::{Driver, wait_for_room};
 use crate::host::Host;
 use crate::inline::{self, COARSE_LAG_NS};
 use crate::link::Link;
-use crate::op::{AnyPlan, GetMachine, Machine, Message, Op, Outcome, Owed};
+use crate::op::{AnyPlan, GetMachine, Machine, Message, Op, Outcome, Owed, waits};
 use crate::room::{Lateness, Way};
 use std::sync::Arc;
 use trefoil_client_core::cas::CasStep;
@@ -136,8 +136,10 @@ impl<H: Host> Driver<H> {
             Machine::Cas { machine, .. } => Some(machine.version()),
             _ => op.is_careful.then_some(Version::ZERO),
         };
+        let order = waits(&strategies[..copies]).then(|| self.order(op.cohort, now));
         AnyPlan {
             preferred: self.turns.next(copies),
+            order,
             strategies,
             now_unix_ns: self.host.unix_ns(),
             known_ns: self.versions.known_ns(),

@@ -1,6 +1,7 @@
 //! A lookup under way, of whatever mode.
 
 use super::Op;
+use crate::slow::Order;
 use trefoil_client_core::cas::Looked;
 use trefoil_client_core::data::DataCheck;
 use trefoil_client_core::get::{Failure, Get, GetStep, Plan, Strategy};
@@ -38,6 +39,8 @@ pub(crate) struct AnyPlan {
     /// For whoever writes on the strength of what is found: the version of a CAS that
     /// looks, or zero.
     pub(crate) careful: Option<Version>,
+    /// Of those that are waited for.
+    pub(crate) order: Option<Order>,
     pub(crate) strategies: [Strategy; REPLICAS_MAX],
 }
 
@@ -45,7 +48,7 @@ impl AnyPlan {
     pub(crate) fn of<const N: usize>(&self) -> Plan<N> {
         let mut plan = Plan::frugal(self.preferred);
         plan.strategies.copy_from_slice(&self.strategies[..N]);
-        suit(&mut plan);
+        suit(&mut plan, self.order);
         match self.careful {
             Some(own) => plan.careful(self.now_unix_ns, own),
             None => plan.at(self.now_unix_ns.max(self.known_ns)),
@@ -53,21 +56,26 @@ impl AnyPlan {
     }
 }
 
-/// If those that were asked by message, or by way of an engine, do not decide it for so long,
-/// one more is asked, in nanoseconds: a hundred times what they take, a hundredth of what one
-/// that has stopped would be waited for.
-const HEDGE_AFTER_NS: u64 = 5_000_000;
+/// Whether one of those that are asked takes its time, and is worth an order.
+#[inline(always)]
+pub(crate) fn waits(strategies: &[Strategy]) -> bool {
+    let waits = |strategy: &Strategy| matches!(strategy, Strategy::Scar | Strategy::Message);
+    strategies.iter().any(waits)
+}
 
-/// Sets how many are asked, and when one more, by how they are looked up.
+/// Sets who is asked first, how many are, and when one more, by how they are looked up.
 #[inline]
-pub(crate) fn suit<const N: usize>(plan: &mut Plan<N>) {
+pub(crate) fn suit<const N: usize>(plan: &mut Plan<N>, order: Option<Order>) {
     if plan.strategies.contains(&Strategy::Rpc) {
         // Over a network all are asked at once.
         plan.fan_out = N;
     }
-    let waits = |strategy: &Strategy| matches!(strategy, Strategy::Scar | Strategy::Message);
-    if plan.strategies.iter().any(waits) {
-        plan.hedge_after_ns = HEDGE_AFTER_NS;
+    if let Some(order) = order {
+        plan.hedge_after_ns = order.hedge_after_ns;
+        plan.preferred = order.first.unwrap_or(plan.preferred) % N;
+        if order.asks_all {
+            plan.fan_out = N;
+        }
     }
 }
 

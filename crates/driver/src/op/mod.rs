@@ -3,7 +3,7 @@
 
 mod get;
 
-pub(crate) use get::{AnyPlan, GetMachine, suit};
+pub(crate) use get::{AnyPlan, GetMachine, suit, waits};
 
 use crate::room::{Lateness, Way};
 use trefoil_cell::Cohort;

@@ -1,6 +1,7 @@
 //! The driver in a world whose clock and backends a test moves.
 
 mod copies;
+mod slow;
 mod successors;
 mod waiting;
 mod world;

@@ -74,7 +74,12 @@ pub(crate) struct Backend {
     pub(crate) leaving_greetings: Cell<u32>,
     /// Raised when its process ends.
     life: Cell<u32>,
-    owes: RefCell<VecDeque<(Token, bool)>>,
+    /// How long it takes to answer what it was sent by message, and reports that.
+    pub(crate) takes_ms: Cell<u64>,
+    /// Lookups that it was sent.
+    pub(crate) asked: Cell<u64>,
+    /// With the time from which on it answers.
+    owes: RefCell<VecDeque<(Token, bool, u64)>>,
 }
 
 impl Backend {
@@ -127,6 +132,7 @@ pub(crate) struct TestPort {
     of: Rc<Backend>,
     /// The process that it leads to; none that ends, where it makes calls.
     life: Option<u32>,
+    world: Rc<World>,
     agreement: Option<Agreement>,
     view: Option<Arc<RegionView>>,
 }
@@ -166,6 +172,8 @@ impl Client {
                 has_stopped: Cell::new(false),
                 leaving_greetings: Cell::new(0),
                 life: Cell::new(0),
+                takes_ms: Cell::new(0),
+                asked: Cell::new(0),
                 owes: RefCell::default(),
             })
         };
@@ -286,6 +294,11 @@ impl Client {
             }
             self.driver.turn_for(self.at);
         }
+    }
+
+    /// It has ended, and its place is free.
+    pub(crate) fn release(&mut self) {
+        self.driver.release(self.at);
     }
 
     pub(crate) fn outcome(&self) -> Option<Outcome> {
@@ -419,6 +432,7 @@ impl Host for TestHost {
                 Ok(TestPort {
                     of: Rc::clone(of),
                     life: Some(of.life.get()),
+                    world: Rc::clone(&self.0),
                     agreement: Some(agreement),
                     view: (connects == Connects::Mapped).then(|| of.view(agreement)),
                 })
@@ -442,6 +456,7 @@ impl Host for TestHost {
         Ok(TestPort {
             of: Rc::clone(&self.0.backends[backend as usize]),
             life: None,
+            world: Rc::clone(&self.0),
             agreement: None,
             view: None,
         })
@@ -477,6 +492,10 @@ impl Port for TestPort {
         true
     }
 
+    fn answer_ns(&self) -> u64 {
+        self.of.takes_ms.get() * MS
+    }
+
     fn submit_index(&mut self, _: Token, _: usize, _: KeyHash) -> Progress<IndexVote> {
         match &self.view {
             Some(_) => Progress::Done(IndexVote::Absent { epoch: 1 }),
@@ -509,7 +528,14 @@ impl Port for TestPort {
             return Err(SendError::TooLarge);
         }
         let is_lookup = matches!(request, Request::Lookup { .. });
-        self.of.owes.borrow_mut().push_back((token, is_lookup));
+        self.of
+            .asked
+            .set(self.of.asked.get() + u64::from(is_lookup));
+        let at_ns = self.world.now_ns.get() + self.of.takes_ms.get() * MS;
+        self.of
+            .owes
+            .borrow_mut()
+            .push_back((token, is_lookup, at_ns));
         Ok(())
     }
 
@@ -535,7 +561,9 @@ impl Port for TestPort {
             return Ok(0);
         }
         let mut count = 0;
-        while let Some((token, is_lookup)) = self.of.owes.borrow_mut().pop_front() {
+        let now_ns = self.world.now_ns.get();
+        let due = |owed: &mut (Token, bool, u64)| owed.2 <= now_ns;
+        while let Some((token, is_lookup, _)) = self.of.owes.borrow_mut().pop_front_if(due) {
             count += 1;
             let epoch = 1;
             if self.of.is_away.get() {
@@ -557,7 +585,10 @@ impl Port for TestPort {
     }
 
     fn is_ready(&self) -> bool {
-        self.is_closed() || !self.of.is_quiet.get() && !self.of.owes.borrow().is_empty()
+        let owes = self.of.owes.borrow();
+        let now_ns = self.world.now_ns.get();
+        let is_due = owes.front().is_some_and(|(_, _, at_ns)| *at_ns <= now_ns);
+        self.is_closed() || !self.of.is_quiet.get() && is_due
     }
 
     fn arm(&self) {}
