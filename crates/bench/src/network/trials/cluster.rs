@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use trefoil_client::{Cell, CertFiles, CertUse, Tls};
+use trefoil_client::{CertFiles, CertUse, Tls};
 
-use super::super::{NetworkBenchError, cell_error, io_error, issue, issue_client};
+use super::super::{NetworkBenchError, cell_error, connect_to, io_error, issue, issue_client};
 use super::Ground;
 use crate::hosts::{Host, Network, Wire};
 use crate::peer::procfs;
@@ -215,7 +215,7 @@ impl Cluster {
         let begin = Instant::now();
         host.enter(|| {
             let tls = Some(self.tls.clone());
-            let cell = Cell::connect_with(&self.address, tls).map_err(cell_error)?;
+            let cell = connect_to(&self.address, tls)?;
             while begin.elapsed() < WHOLE_WITHIN {
                 let backends = cell.stats();
                 let is_whole = backends.iter().all(|backend| {

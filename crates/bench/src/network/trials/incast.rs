@@ -3,9 +3,9 @@
 
 use hdrhistogram::Histogram;
 use std::time::{Duration, Instant};
-use trefoil_client::{Cell, Client, Lookup, Mutated, Options, SetOptions};
+use trefoil_client::{Client, Lookup, Mutated, Options, SetOptions};
 
-use super::super::{NetworkBenchError, await_engine, cell_error, goes_by_engine};
+use super::super::{NetworkBenchError, await_engine, cell_error, connect_to, goes_by_engine};
 use super::cluster::Cluster;
 use super::{Finding, Ground};
 use crate::hosts::{Network, Quality, Rate};
@@ -42,7 +42,7 @@ pub(super) fn incast(
         wire.set(Quality::default());
         let batches = host.enter(|| {
             let tls = Some(cluster.tls.clone());
-            let cell = Cell::connect_with(&cluster.address, tls).map_err(cell_error)?;
+            let cell = connect_to(&cluster.address, tls)?;
             let mut client = cell.client(Options {
                 engine_datagrams,
                 engine_paced: is_paced,

@@ -5,9 +5,9 @@ use hdrhistogram::Histogram;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use trefoil_client::{Cell, Client, Lookup, Mutated, Options, SetOptions, Tls};
+use trefoil_client::{Client, Lookup, Mutated, Options, SetOptions, Tls};
 
-use super::super::{NetworkBenchError, await_engine, cell_error, goes_by_engine};
+use super::super::{NetworkBenchError, await_engine, cell_error, connect_to, goes_by_engine};
 use super::Finding;
 use crate::hosts::Host;
 use crate::load::Latency;
@@ -210,7 +210,7 @@ impl Load<'_> {
     }
 
     fn client(&self) -> Result<Client, NetworkBenchError> {
-        let cell = Cell::connect_with(self.cell, self.tls.cloned()).map_err(cell_error)?;
+        let cell = connect_to(self.cell, self.tls.cloned())?;
         let mut client = cell.client(self.options);
         await_engine(&mut client)?;
         Ok(client)

@@ -3,9 +3,9 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use trefoil_client::{Cell, Lookup, Options, SetOptions};
+use trefoil_client::{Lookup, Options, SetOptions};
 
-use super::super::{NetworkBenchError, await_engine, cell_error, io_error};
+use super::super::{NetworkBenchError, await_engine, cell_error, connect_to, io_error};
 use super::{Finding, Ground};
 use crate::hosts::Network;
 
@@ -40,7 +40,7 @@ pub(super) fn revoked(
                 ..Options::default()
             };
             let read = || -> Result<(), NetworkBenchError> {
-                let cell = Cell::connect_with(&site.address, Some(tls)).map_err(cell_error)?;
+                let cell = connect_to(&site.address, Some(tls))?;
                 let mut client = cell.client(options);
                 await_engine(&mut client)?;
                 client
