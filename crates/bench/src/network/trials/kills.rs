@@ -32,7 +32,7 @@ pub(super) fn kills(
         readers: 2,
         value_len: 100,
     };
-    let found = load.run(&client, |running| -> Result<_, NetworkBenchError> {
+    load.run(&client, |running| -> Result<_, NetworkBenchError> {
         let steady = running.watch(ground.length);
         let mut findings = vec![judged("nothing is killed", &steady)];
         let mut problem = None;
@@ -62,8 +62,7 @@ pub(super) fn kills(
             Some(error) => Err(error),
             None => Ok(findings),
         }
-    })?;
-    found
+    })?
 }
 
 fn judged(what: &str, seen: &Seen) -> Finding {
