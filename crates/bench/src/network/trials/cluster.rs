@@ -142,15 +142,16 @@ impl Cluster {
         let start = |number: usize, host: &Host| -> Result<Server, NetworkBenchError> {
             let own = dir.path().join(format!("host{number}"));
             std::fs::create_dir(&own).map_err(io_error("make a directory"))?;
-            // Another boot: what tells clients that shared memory does not reach.
-            let boot = own.join("boot");
+            // A boot and files of its own: neither clients nor the other hosts find its sockets.
+            let boot = dir.path().join(format!("boot{number}"));
             let id = format!("00000000-0000-4000-8000-{:012x}\n", number + 1);
             std::fs::write(&boot, id).map_err(io_error("write a file"))?;
-            let script = "mount --bind \"$0\" /proc/sys/kernel/random/boot_id && exec \"$@\"";
+            let script = "mount --bind \"$0\" /proc/sys/kernel/random/boot_id && \
+                          mount -t tmpfs tmpfs \"$1\" && shift && exec \"$@\"";
             let mut command = Command::new("unshare");
             command
                 .args(["--mount", "--propagation", "private", "sh", "-c", script])
-                .arg(&boot)
+                .args([&boot, &own])
                 .arg(ground.program)
                 .args(["cell", "up", "--dir"])
                 .arg(own.join("cell"))
