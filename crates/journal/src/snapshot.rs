@@ -104,9 +104,29 @@ pub fn load(path: &Path, queue: u64) -> Result<Option<(u64, Vec<u8>)>, SnapshotE
 }
 
 /// Replaces the state at this place. After an error, the old one stands there, or the new
-/// one.
+/// one, and no part of another takes room beside it.
 pub fn store(path: &Path, queue: u64, position: u64, state: &[u8]) -> Result<(), SnapshotError> {
     let fresh = beside(path, "new");
+    let replaced = replace(path, &fresh, (queue, position), state);
+    if replaced.is_err() {
+        // A full disk has room again with that.
+        let _ = std::fs::remove_file(&fresh);
+    }
+    replaced?;
+    flush_folder(path).map_err(|source| SnapshotError::Io {
+        doing: "flush the folder of",
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// Writes the state to another file, which takes its name.
+fn replace(
+    path: &Path,
+    fresh: &Path,
+    (queue, position): (u64, u64),
+    state: &[u8],
+) -> Result<(), SnapshotError> {
     let failed = |doing| {
         move |source| SnapshotError::Io {
             doing,
@@ -123,7 +143,7 @@ pub fn store(path: &Path, queue: u64, position: u64, state: &[u8]) -> Result<(),
     set_word(&mut head, WORD_CHECKSUM, checksum);
     let mut options = File::options();
     options.write(true).create(true).truncate(true).mode(MODE);
-    let mut file = options.open(&fresh).map_err(failed("make"))?;
+    let mut file = options.open(fresh).map_err(failed("make"))?;
     // What an interrupted attempt has left keeps its mode otherwise.
     file.set_permissions(Permissions::from_mode(MODE))
         .map_err(failed("make"))?;
@@ -131,6 +151,5 @@ pub fn store(path: &Path, queue: u64, position: u64, state: &[u8]) -> Result<(),
         .and_then(|()| file.write_all(state))
         .map_err(failed("write"))?;
     file.sync_all().map_err(failed("flush"))?;
-    std::fs::rename(&fresh, path).map_err(failed("replace"))?;
-    flush_folder(path).map_err(failed("flush the folder of"))
+    std::fs::rename(fresh, path).map_err(failed("replace"))
 }

@@ -300,6 +300,8 @@ fn a_state_is_flushed_before_it_takes_its_name() {
     assert!(error.to_string().contains("cannot flush"), "{error}");
     let (position, state) = snapshot::load(&path, QUEUE).expect("whole").expect("there");
     assert_eq!((position, &state[..]), (1, &b"old"[..]));
+    let left = std::fs::read_dir(folder.path()).expect("a folder").count();
+    assert_eq!(left, 1, "the new one takes no room");
 }
 
 /// On a file system of 512 KiB, in namespaces of its own.
