@@ -83,37 +83,19 @@ fn words(service: ServiceKind, is_durable: bool) -> String {
 impl Folder {
     /// Takes the folder, and makes it where there is none.
     pub fn open(path: &Path, service: ServiceKind, is_durable: bool) -> Result<Self, FolderError> {
-        let failed = |doing: &'static str, path: &Path| {
-            let path = path.to_owned();
-            move |source| FolderError::Io {
-                doing,
-                path,
-                source,
-            }
-        };
         let mut builder = DirBuilder::new();
         builder.recursive(true).mode(MODE_FOLDER);
         builder.create(path).map_err(failed("make", path))?;
+        // Nothing is made in somebody else's, not even a lock.
+        is_marked(path, service, is_durable)?;
         let lock = lock(path)?;
-        let mark = path.join("queue");
-        match std::fs::read_to_string(&mark) {
-            Ok(found) => check(path, &found, service, is_durable)?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let entries = path.read_dir().map_err(failed("look into", path))?;
-                for entry in entries {
-                    let name = entry.map_err(failed("look into", path))?.file_name();
-                    // What an interrupted first start has left.
-                    if name != "lock" && name != "queue.new" {
-                        return Err(FolderError::Foreign(path.to_owned()));
-                    }
-                }
-                let fresh = path.join("queue.new");
-                write(&fresh, &says(service, is_durable)).map_err(failed("write", &fresh))?;
-                std::fs::rename(&fresh, &mark).map_err(failed("name", &mark))?;
-                let folder = File::open(path).and_then(|folder| folder.sync_all());
-                folder.map_err(failed("flush", path))?;
-            }
-            Err(error) => return Err(failed("read", &mark)(error)),
+        // Another process may have made it its own meanwhile.
+        if !is_marked(path, service, is_durable)? {
+            let (fresh, mark) = (path.join("queue.new"), mark(path));
+            write(&fresh, &says(service, is_durable)).map_err(failed("write", &fresh))?;
+            std::fs::rename(&fresh, &mark).map_err(failed("name", &mark))?;
+            let folder = File::open(path).and_then(|folder| folder.sync_all());
+            folder.map_err(failed("flush", path))?;
         }
         Ok(Folder {
             path: path.to_owned(),
@@ -134,6 +116,45 @@ impl Folder {
     /// RocksDB's folder.
     pub fn rocksdb(&self) -> PathBuf {
         self.path.join("rocksdb")
+    }
+}
+
+fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FolderError {
+    let path = path.to_owned();
+    move |source| FolderError::Io {
+        doing,
+        path,
+        source,
+    }
+}
+
+fn mark(path: &Path) -> PathBuf {
+    path.join("queue")
+}
+
+/// Whether the folder says that it is this queue's. One without a mark is to be empty. An
+/// error: it is somebody else's.
+fn is_marked(path: &Path, service: ServiceKind, is_durable: bool) -> Result<bool, FolderError> {
+    let mark = mark(path);
+    match std::fs::read_to_string(&mark) {
+        Ok(found) => check(path, &found, service, is_durable).map(|()| true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let entries = path.read_dir().map_err(failed("look into", path))?;
+            for entry in entries {
+                let name = entry.map_err(failed("look into", path))?.file_name();
+                // What an interrupted first start has left, or one that is under way.
+                if name == "lock" || name == "queue.new" {
+                    continue;
+                }
+                return match mark.exists() {
+                    // It is done: its mark came first.
+                    true => is_marked(path, service, is_durable),
+                    false => Err(FolderError::Foreign(path.to_owned())),
+                };
+            }
+            Ok(false)
+        }
+        Err(error) => Err(failed("read", &mark)(error)),
     }
 }
 
@@ -250,6 +271,12 @@ mod tests {
             "{no_folder:?}"
         );
         assert_eq!(std::fs::read(file).expect("a file"), b"precious");
+        let entries = root.path().read_dir().expect("a folder");
+        let mut names: Vec<_> = entries
+            .map(|entry| entry.expect("a file").file_name())
+            .collect();
+        names.sort();
+        assert_eq!(names, ["queue", "thesis"], "nothing else was made");
     }
 
     #[test]
