@@ -85,6 +85,8 @@ pub struct Rocks {
     persistent: u64,
     /// Up to where RocksDB writes files meanwhile.
     flushing: Option<u64>,
+    /// RocksDB's failures in the background that have been looked after: it only counts up.
+    background_errors: u64,
     /// Nothing is executed after it.
     failure: Option<DbError>,
 }
@@ -119,6 +121,7 @@ impl Rocks {
             is_durable,
             persistent,
             flushing: None,
+            background_errors: 0,
             failure: None,
         })
     }
@@ -193,14 +196,24 @@ impl DurableService for Rocks {
 
     fn advance(&mut self, position: u64) -> Result<(), DbError> {
         let Some(flushing) = self.flushing else {
+            if self.values.db.flushing_count()? > 0 {
+                // RocksDB writes a file for reasons of its own, and would have this thread
+                // wait for that before another one.
+                return Ok(());
+            }
             self.put_position(position)?;
-            self.values.db.begin_flush()?;
+            if self.values.db.begin_flush().is_err() {
+                // It takes no writes for the moment, or none any more: to wait tells.
+                return self.checkpoint(position);
+            }
             self.flushing = Some(position);
             return Ok(());
         };
         // A part that came later keeps it waiting, too: then the end of the room does.
         if self.values.db.flushing_count()? == 0 {
-            if self.values.db.background_error_count()? > 0 {
+            let errors = self.values.db.background_error_count()?;
+            if errors != self.background_errors {
+                self.background_errors = errors;
                 // To wait for it tells what is wrong.
                 return self.checkpoint(position);
             }

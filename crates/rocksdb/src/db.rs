@@ -207,7 +207,8 @@ impl Db {
     }
 
     /// Begins to do so, behind the caller's back. It is done when [`Db::flushing_count`] says
-    /// that nothing is left.
+    /// that nothing is left. While a part of the memory is being written already, this waits
+    /// for that; where RocksDB takes no writes for the moment, it is an error.
     pub fn begin_flush(&self) -> Result<(), DbError> {
         self.flush_by(self.begin_flush)
     }
@@ -236,7 +237,7 @@ impl Db {
         self.property(c"rocksdb.num-immutable-mem-table")
     }
 
-    /// Failures in the background, since it was opened.
+    /// Failures in the background, since it was opened: those that it has got over, too.
     pub fn background_error_count(&self) -> Result<u64, DbError> {
         self.property(c"rocksdb.background-errors")
     }
