@@ -21,6 +21,8 @@ use trefoil_rocksdb::{DbError, DbOptions};
 
 /// Busy turns between two looks at the socket: a look is a call of the system.
 const LOOK_TURNS: u32 = 256;
+/// The longest between two looks, however long turns take: each may wait for a disk.
+const LOOK_WITHIN: Duration = Duration::from_millis(5);
 /// How long a server without clients sleeps until it looks whether it is to stop.
 const ALONE: Duration = Duration::from_millis(50);
 /// The longest nap: nobody is admitted meanwhile, and no signal heard.
@@ -300,12 +302,15 @@ fn run(
     ready();
     let mut idle_since: Option<Instant> = None;
     let mut turns = 0u32;
+    let mut looked = Instant::now();
     while !stop.load(Ordering::Relaxed) {
         let turn = engine.run_once()?;
         turns = turns.wrapping_add(1);
         let is_asleep = idle_since.is_some_and(|since| since.elapsed() >= options.queue.spin);
-        if is_asleep || turns.is_multiple_of(LOOK_TURNS) {
+        let is_due = turns.is_multiple_of(LOOK_TURNS) || looked.elapsed() >= LOOK_WITHIN;
+        if is_asleep || is_due {
             listener.look(|| engine.admit());
+            looked = Instant::now();
         }
         match engine.client_count() {
             0 => {
