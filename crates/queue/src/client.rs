@@ -2,11 +2,13 @@
 
 use crate::request::{Request, RequestError, Status};
 use crate::welcome::{self, DESCRIPTORS, Outcome, ServiceKind, Welcome};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use trefoil_fabric::shm::{UserPolicy, receive_with};
 use trefoil_ordered::{Committed, Invitation, NoAnswer, Queue, Refused, SetUpError};
 
@@ -14,6 +16,8 @@ use trefoil_ordered::{Committed, Invitation, NoAnswer, Queue, Refused, SetUpErro
 const WELCOME_WITHIN: Duration = Duration::from_secs(10);
 /// How long the server may take for anything else, unless chosen otherwise.
 const WITHIN_DEFAULT: Duration = Duration::from_secs(10);
+/// Between two attempts at a socket at which as many wait as it lets wait.
+const CROWDED: Duration = Duration::from_millis(5);
 
 /// Why there is no connection to a queue.
 #[derive(Debug, thiserror::Error)]
@@ -27,7 +31,7 @@ pub enum JoinError {
         source: io::Error,
     },
     /// Another user's server.
-    #[error("{path} is served by another user, who is not trusted")]
+    #[error("{path} is served by another user, who is not trusted (--server-user)")]
     Stranger {
         /// Where.
         path: PathBuf,
@@ -108,15 +112,24 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the queue that is served at this path.
+    /// Connects to the queue that this user, or root, serves at this path.
     pub fn connect(path: &Path) -> Result<Self, JoinError> {
+        Client::connect_to(path, &UserPolicy::default())
+    }
+
+    /// Connects to the queue that one of these users serves at this path. What a server is
+    /// told, and whether it does what it says, is then theirs.
+    pub fn connect_to(path: &Path, servers: &UserPolicy) -> Result<Self, JoinError> {
         let at = || path.to_owned();
-        let stream =
-            UnixStream::connect(path).map_err(|source| JoinError::Nobody { path: at(), source })?;
-        if !UserPolicy::default().trusts_server(&stream) {
+        let silent = |source: io::Error| JoinError::Silent { path: at(), source };
+        let stream = match reach(path, WELCOME_WITHIN) {
+            Ok(stream) => stream,
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => return Err(silent(error)),
+            Err(source) => return Err(JoinError::Nobody { path: at(), source }),
+        };
+        if !servers.trusts_server(&stream) {
             return Err(JoinError::Stranger { path: at() });
         }
-        let silent = |source: io::Error| JoinError::Silent { path: at(), source };
         stream
             .set_read_timeout(Some(WELCOME_WITHIN))
             .map_err(silent)?;
@@ -183,10 +196,11 @@ impl Client {
             match self.queue.submit(&self.bytes, nilext) {
                 Ok(sent) => return Ok(sent),
                 // Nothing was sent: to have waited in vain is no doubt.
-                Err(Refused::Full) => self
-                    .queue
-                    .wait_for_room(self.within)
-                    .map_err(|_| ClientError::Refused(Refused::Full))?,
+                Err(Refused::Full) => match self.queue.wait_for_room(self.within) {
+                    Ok(()) => {}
+                    Err(NoAnswer::ServerGone) => return Err(Refused::Closed.into()),
+                    Err(_) => return Err(Refused::Full.into()),
+                },
                 Err(refused) => return Err(refused.into()),
             }
         }
@@ -199,6 +213,10 @@ impl Client {
 
     /// Waits for the answer to a request that was not nilext: its value, or `None` if there
     /// is none.
+    ///
+    /// The request's slot is held until its answer is taken. After [`NoAnswer::TimedOut`] ask
+    /// again, or do without it by [`Queue::forget`] (of [`Client::queue`]): otherwise the queue
+    /// is full as soon as that slot's turn comes again, and stays so.
     pub fn answer(&mut self, sent: Committed) -> Result<Option<&[u8]>, ClientError> {
         let answer = self.queue.answer(sent, self.within)?;
         match Status::of(answer) {
@@ -211,6 +229,17 @@ impl Client {
         }
     }
 
+    /// Sends a request and waits for its answer. One that does not come in time is forgotten:
+    /// nobody could take it any more.
+    fn ask(&mut self, request: &Request<'_>) -> Result<Option<&[u8]>, ClientError> {
+        let sent = self.send(request, false)?;
+        if let Err(why) = self.queue.settle(self.within) {
+            self.queue.forget(sent);
+            return Err(why.into());
+        }
+        self.answer(sent)
+    }
+
     fn commit(&mut self, request: &Request<'_>) -> Result<(), ClientError> {
         let sent = self.send(request, true)?;
         self.committed(sent)
@@ -218,8 +247,7 @@ impl Client {
 
     /// A key's value. Whatever was committed before, by anybody, is in it.
     pub fn get(&mut self, key: &[u8]) -> Result<Option<&[u8]>, ClientError> {
-        let sent = self.send(&Request::Get(key), false)?;
-        self.answer(sent)
+        self.ask(&Request::Get(key))
     }
 
     /// A value for a key; returns when that is committed.
@@ -234,9 +262,8 @@ impl Client {
 
     /// So much more in a key's value; returns when that is executed, with the sum.
     pub fn add(&mut self, key: &[u8], by: i64) -> Result<i64, ClientError> {
-        let sent = self.send(&Request::Add(key, by), false)?;
         let sum = self
-            .answer(sent)?
+            .ask(&Request::Add(key, by))?
             .and_then(|sum| std::str::from_utf8(sum).ok());
         sum.and_then(|sum| sum.parse().ok())
             .ok_or(ClientError::Foreign)
@@ -244,7 +271,61 @@ impl Client {
 
     /// Bytes behind a key's value; returns when that is executed.
     pub fn append(&mut self, key: &[u8], more: &[u8]) -> Result<(), ClientError> {
-        let sent = self.send(&Request::Append(key, more), false)?;
-        self.answer(sent).map(|_| ())
+        self.ask(&Request::Append(key, more)).map(|_| ())
+    }
+}
+
+/// A connection to what listens at this path. [`io::ErrorKind::TimedOut`]: as many as it lets
+/// wait are waiting, and it has accepted none of them.
+fn reach(path: &Path, within: Duration) -> io::Result<UnixStream> {
+    let address = SocketAddrUnix::new(path)?;
+    let start = Instant::now();
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
+    let socket = rustix::net::socket_with(family, kind, flags, None)?;
+    loop {
+        match rustix::net::connect(&socket, &address) {
+            Ok(()) => break,
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) if start.elapsed() < within => std::thread::sleep(CROWDED),
+            Err(Errno::AGAIN) => {
+                let words = "it accepts no connections";
+                return Err(io::Error::new(io::ErrorKind::TimedOut, words));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn a_server_that_accepts_nobody_is_not_waited_for_for_ever() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("socket");
+        let listener = UnixListener::bind(&path).expect("a socket");
+        rustix::net::listen(&listener, 0).expect("a shorter queue");
+        let mut waiting = Vec::new();
+        let error = loop {
+            match reach(&path, Duration::from_millis(20)) {
+                Ok(stream) => waiting.push(stream),
+                Err(error) => break error,
+            }
+            assert!(waiting.len() < 16, "the queue does not end");
+        };
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
+        // There is room again while another one waits.
+        std::thread::scope(|scope| {
+            let late = scope.spawn(|| reach(&path, Duration::from_secs(120)));
+            std::thread::sleep(Duration::from_millis(20));
+            drop(listener.accept().expect("the first one"));
+            late.join().expect("no panic").expect("room");
+        });
     }
 }

@@ -1,9 +1,14 @@
 //! Who comes in, who does not, and what is said.
 
 use crate::support::{Server, Wanted, eventually};
+use rustix::process::Signal;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::AtomicBool;
-use trefoil_fabric::shm::ListenError;
+use std::time::Duration;
+use trefoil_fabric::shm::{ListenError, UserPolicy};
 use trefoil_ordered::{NoAnswer, Refused, SetUpError};
 use trefoil_queue::{
     Client, ClientError, FolderError, JoinError, RequestError, ServeError, ServeOptions,
@@ -118,6 +123,145 @@ fn what_is_no_queue_is_told() {
         matches!(foreign, Err(JoinError::Foreign { .. })),
         "{foreign:?}"
     );
+}
+
+/// Slots of a client's lane.
+const SLOTS: usize = 16;
+/// Longer than this program stands still while somebody measures.
+const LONG: Duration = Duration::from_secs(120);
+
+#[test]
+fn who_was_not_answered_in_time_goes_on() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for is_durable in [false, true] {
+        let folder = folder.path().join(is_durable.to_string());
+        std::fs::create_dir(&folder).expect("a folder");
+        let wanted = Wanted::new(ServiceKind::Cache, is_durable, &folder);
+        let server = Server::ready(&wanted);
+        let mut client = Client::connect(&wanted.socket()).expect("a queue");
+        client.set(b"k", b"v").expect("committed");
+        server.signal(Signal::STOP);
+        let short = Duration::from_millis(20);
+        client.set_within(short);
+        let timed_out = ClientError::NoAnswer(NoAnswer::TimedOut(short));
+        assert_eq!(client.get(b"k"), Err(timed_out));
+        assert_eq!(client.add(b"n", 1), Err(timed_out));
+        assert_eq!(client.append(b"k", b"w"), Err(timed_out));
+        server.signal(Signal::CONT);
+        client.set_within(LONG);
+        for number in 0..2 * SLOTS {
+            let set = client.set(b"other", number.to_string().as_bytes());
+            assert_eq!(set, Ok(()), "{number}");
+        }
+        assert_eq!(client.add(b"n", 1), Ok(2), "the other one was done late");
+        assert_eq!(client.get(b"k"), Ok(Some(&b"vw"[..])));
+        server.stop();
+    }
+}
+
+#[test]
+fn who_waits_for_room_learns_that_the_server_is_gone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let wanted = Wanted::new(ServiceKind::Cache, false, folder.path());
+    let server = Server::ready(&wanted);
+    let mut client = Client::connect(&wanted.socket()).expect("a queue");
+    client.set(b"k", b"v").expect("committed");
+    assert_eq!(client.get(b"k"), Ok(Some(&b"v"[..])));
+    server.signal(Signal::STOP);
+    // It may have been amid a turn.
+    client.set_within(Duration::from_millis(20));
+    let full = loop {
+        if let Err(full) = client.set(b"k", b"w") {
+            break full;
+        }
+    };
+    assert_eq!(full, ClientError::Refused(Refused::Full));
+    server.kill();
+    client.set_within(LONG);
+    let closed = Err(ClientError::Refused(Refused::Closed));
+    assert_eq!(client.set(b"k", b"w"), closed);
+}
+
+/// Two accounts that own nothing.
+const SERVER: u32 = 65_534;
+const GUEST: u32 = 65_533;
+const GUEST_CHILD: &str = "TREFOIL_TEST_QUEUE_GUEST";
+
+/// A copy of this program, with another user's rights.
+fn by(user: u32, program: &Path) -> Command {
+    let id = user.to_string();
+    let mut command = Command::new("setpriv");
+    command
+        .args(["--reuid", &id, "--regid", &id, "--clear-groups", "--"])
+        .arg(program)
+        .current_dir("/");
+    command
+}
+
+/// Needs root, to become somebody else; says so where it cannot.
+#[test]
+fn a_user_who_is_let_in_comes_to_a_server_that_he_names() {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root || Command::new("setpriv").arg("--version").output().is_err() {
+        eprintln!("skipped: only root, with setpriv, can try other accounts");
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let open = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(folder.path(), open).expect("a folder");
+    let program = folder.path().join("program");
+    std::fs::copy(std::env::current_exe().expect("a path"), &program).expect("a copy");
+    let place = folder.path().join("queue");
+    std::fs::create_dir(&place).expect("a folder");
+    chown(&place, Some(SERVER), Some(SERVER)).expect("an account");
+    let wanted = Wanted {
+        users: UserPolicy::Listed(vec![GUEST]),
+        ..Wanted::new(ServiceKind::Cache, false, &place)
+    };
+    let mut server = Server::start_by(&mut by(SERVER, &program), &wanted);
+    server.await_ready();
+    let guest = by(GUEST, &program)
+        .args(["--exact", "joining::guest_child", "--nocapture"])
+        .env(GUEST_CHILD, wanted.socket())
+        .output()
+        .expect("a child");
+    assert!(guest.status.success(), "{guest:?}");
+    // Nobody has let this one in.
+    let stranger = by(GUEST - 1, &program)
+        .args(["--exact", "joining::guest_child", "--nocapture"])
+        .env(GUEST_CHILD, wanted.socket())
+        .output()
+        .expect("a child");
+    let said = String::from_utf8_lossy(&stranger.stderr).into_owned();
+    assert!(said.contains("NotLetIn"), "{stranger:?}");
+    // Root trusts everybody.
+    let mut client = Client::connect(&wanted.socket()).expect("a queue");
+    assert_eq!(client.get(b"k"), Ok(Some(&b"theirs"[..])));
+    server.stop();
+}
+
+/// Started as a process of its own.
+#[test]
+fn guest_child() {
+    let Ok(socket) = std::env::var(GUEST_CHILD) else {
+        return;
+    };
+    let socket = Path::new(&socket);
+    let unnamed = Client::connect(socket);
+    assert!(
+        matches!(unnamed, Err(JoinError::Stranger { .. })),
+        "{unnamed:?}"
+    );
+    let other = UserPolicy::Listed(vec![1]);
+    let unnamed = Client::connect_to(socket, &other);
+    assert!(
+        matches!(unnamed, Err(JoinError::Stranger { .. })),
+        "{unnamed:?}"
+    );
+    let servers = UserPolicy::Listed(vec![SERVER]);
+    let mut client = Client::connect_to(socket, &servers).expect("let in");
+    client.set(b"k", b"theirs").expect("committed");
+    assert_eq!(client.get(b"k"), Ok(Some(&b"theirs"[..])));
 }
 
 /// What `serve` says before it serves.

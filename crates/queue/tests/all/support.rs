@@ -1,5 +1,6 @@
 //! Servers in processes of their own: this test program, started again.
 
+use rustix::process::{Pid, Signal};
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
@@ -21,6 +22,8 @@ pub(crate) struct Wanted {
     pub(crate) service: ServiceKind,
     pub(crate) is_durable: bool,
     pub(crate) clients: usize,
+    /// Users who may be clients besides the server's own.
+    pub(crate) users: UserPolicy,
     pub(crate) folder: PathBuf,
 }
 
@@ -30,6 +33,7 @@ impl Wanted {
             service,
             is_durable,
             clients: 8,
+            users: UserPolicy::SameUser,
             folder: folder.to_owned(),
         }
     }
@@ -42,7 +46,7 @@ impl Wanted {
         let needs_folder = self.is_durable || self.service == ServiceKind::Rocksdb;
         ServeOptions {
             socket: self.socket(),
-            users: UserPolicy::SameUser,
+            users: self.users.clone(),
             service: self.service,
             folder: needs_folder.then(|| self.folder.join("files")),
             is_durable: self.is_durable,
@@ -73,14 +77,25 @@ pub(crate) struct Server {
 impl Server {
     /// Starts one, and does not wait.
     pub(crate) fn start(wanted: &Wanted) -> Self {
+        let program = std::env::current_exe().expect("a path");
+        Server::start_by(&mut Command::new(program), wanted)
+    }
+
+    /// Likewise, by this command, to which arguments are added.
+    pub(crate) fn start_by(command: &mut Command, wanted: &Wanted) -> Self {
+        let guest = match &wanted.users {
+            UserPolicy::SameUser => None,
+            UserPolicy::Listed(users) => users.first(),
+        };
         let spelled = format!(
-            "{} {} {} {}",
+            "{} {} {} {} {}",
             wanted.service.name(),
             wanted.is_durable,
             wanted.clients,
+            guest.map_or("nobody".into(), u32::to_string),
             wanted.folder.display()
         );
-        let mut child = Command::new(std::env::current_exe().expect("a path"))
+        let mut child = command
             .args(["--exact", "support::server_child", "--nocapture"])
             .env(CHILD, spelled)
             .stdin(Stdio::piped())
@@ -95,11 +110,20 @@ impl Server {
     /// Starts one that clients can come to.
     pub(crate) fn ready(wanted: &Wanted) -> Self {
         let mut server = Server::start(wanted);
-        let stderr = server.stderr.as_mut().expect("a pipe");
+        server.await_ready();
+        server
+    }
+
+    /// Waits until clients can come.
+    pub(crate) fn await_ready(&mut self) {
+        let stderr = self.stderr.as_mut().expect("a pipe");
         let mut line = String::new();
         stderr.read_line(&mut line).expect("a pipe");
-        assert_eq!(line.trim(), READY, "{}", server.said());
-        server
+        assert_eq!(line.trim(), READY, "{}", self.said());
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        rustix::process::kill_process(Pid::from_child(&self.child), signal).expect("a child");
     }
 
     /// What it says until its end.
@@ -143,14 +167,18 @@ fn server_child() {
     let Ok(spelled) = std::env::var(CHILD) else {
         return;
     };
-    let mut words = spelled.splitn(4, ' ');
-    let mut word = || words.next().expect("four words");
+    let mut words = spelled.splitn(5, ' ');
+    let mut word = || words.next().expect("five words");
     let name = word();
     let service = ServiceKind::ALL.into_iter().find(|of| of.name() == name);
     let wanted = Wanted {
         service: service.expect("a service"),
         is_durable: word() == "true",
         clients: word().parse().expect("a number"),
+        users: match word() {
+            "nobody" => UserPolicy::SameUser,
+            guest => UserPolicy::Listed(vec![guest.parse().expect("a number")]),
+        },
         folder: word().into(),
     };
     let stop = AtomicBool::new(false);
