@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use trefoil_ordered::Committed;
-use trefoil_queue::{Client, ClientError, Request, ServiceKind};
+use trefoil_queue::{Client, ClientError, Request, ServiceKind, serve};
 
 const CLIENTS: u64 = 2;
 /// Requests of a client that are not acknowledged.
@@ -214,12 +214,60 @@ fn once_after_kills(service: ServiceKind) {
         assert!(tally.acknowledged > kills(), "something was done");
         assert!(tally.checked > kills() / 3, "lives were lived");
     }
-    // An orderly end leaves nothing in the journal that the state is without.
     let server = Server::ready(&wanted);
     let mut client = Client::connect(&socket).expect("a server");
     assert_eq!(client.get(b"0.1.count"), Ok(None), "erased");
     assert!(client.is_durable() && client.service() == service);
     server.stop();
+}
+
+/// Told when it is dropped, also by a panic.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Increments that nobody waits for are done when the server is told to stop in the next
+/// instruction.
+#[test]
+fn an_orderly_end_executes_what_was_committed() {
+    const ROUNDS: u64 = 8;
+    /// More than a lane holds: it is full when the server is told to stop.
+    const BURST: u64 = 100;
+    for (service, is_durable) in [
+        (ServiceKind::Rocksdb, false),
+        (ServiceKind::Rocksdb, true),
+        (ServiceKind::Cache, true),
+    ] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let wanted = Wanted::new(service, is_durable, folder.path());
+        for _ in 0..ROUNDS {
+            let stop = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                let (stop, options) = (&stop, wanted.options());
+                let server = scope.spawn(move || serve(&options, stop, || ()));
+                let told = Stop(stop);
+                let mut client = eventually("a server", || Client::connect(&wanted.socket()).ok());
+                client.set_within(Duration::from_secs(120));
+                let sent = (0..BURST).try_for_each(|_| {
+                    let sent = client.send(&Request::Add(b"count", 1), true);
+                    sent.map(|_| ())
+                });
+                drop(told);
+                sent.expect("published");
+                server.join().expect("no panic").expect("an orderly end");
+            });
+        }
+        let server = Server::ready(&wanted);
+        let mut client = Client::connect(&wanted.socket()).expect("a server");
+        let sum = (ROUNDS * BURST).to_string();
+        let found = client.get(b"count").expect("an answer");
+        assert_eq!(found, Some(sum.as_bytes()), "{service:?} {is_durable}");
+        server.stop();
+    }
 }
 
 #[test]
