@@ -191,13 +191,18 @@ fn with_session<R>(
             });
         let mut worker = opened.map_err(failed)?;
         let mut queue = Queue::join(worker.admit()?)?;
-        let server = |stop: &AtomicBool| worker.serve(&mut rocks, stop).map_err(failed);
+        // It ends with its thread, whatever ends that: its client then knows.
+        let server = move |stop: &AtomicBool| {
+            worker.serve(&mut rocks, stop).map_err(failed)?;
+            rocks.failure().map_or(Ok(()), |error| Err(failed(error)))
+        };
         return both(options, &stop, server, || body(&mut queue));
     }
     let mut worker = Worker::new(1, worker_options)?;
     let mut queue = Queue::join(worker.admit()?)?;
     let mut service = Direct::new(db);
-    let server = |stop: &AtomicBool| match system {
+    // As above.
+    let server = move |stop: &AtomicBool| match system {
         System::SyncEach => {
             worker.serve(&mut service, stop);
             service.result()
