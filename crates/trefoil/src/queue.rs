@@ -1,24 +1,36 @@
 //! `queue`: an ordered queue on this host, served and used.
 
 use crate::args::{
-    QueueCommand, QueueFlush, QueueServeArgs, QueueService, QueueSocket, QueueValueArgs,
+    QueueCommand, QueueFlush, QueueServeArgs, QueueServer, QueueService, QueueSocket,
+    QueueValueArgs,
 };
 use crate::failure::{Failure, Outcome, print_line};
 use crate::operations::{read_value, write_value};
 use crate::signals::Signals;
+use rustix::fs::statfs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::Notify;
+use trefoil_backend::raise_descriptor_limit;
 use trefoil_cell::runtime_dir;
 use trefoil_queue::{Client, ClientError, ServeError, ServeOptions, ServiceKind};
+
+/// What a file system in memory calls itself.
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+/// Its end of a client's bell, and what stands between two calls while it is let in.
+const CLIENT_DESCRIPTORS: u64 = 2;
+/// What a server has open otherwise.
+const OTHER_DESCRIPTORS: u64 = 64;
+/// The same with RocksDB, which closes no file of its own by itself.
+const ROCKSDB_DESCRIPTORS: u64 = 16 << 10;
 
 pub(crate) fn run(command: QueueCommand) -> Outcome {
     match command {
         QueueCommand::Serve(args) => serve(&args),
         QueueCommand::Get(args) => {
-            let mut client = connect(&args.at)?;
+            let mut client = connect(&args.server)?;
             match client.get(args.key.as_bytes()).map_err(failure)? {
                 Some(value) => {
                     write_value(value)?;
@@ -32,23 +44,23 @@ pub(crate) fn run(command: QueueCommand) -> Outcome {
         }
         QueueCommand::Set(args) => {
             let value = value_of(&args)?;
-            let done = connect(&args.at)?.set(args.key.as_bytes(), &value);
+            let done = connect(&args.server)?.set(args.key.as_bytes(), &value);
             done.map_err(failure)?;
             Ok(ExitCode::SUCCESS)
         }
         QueueCommand::Erase(args) => {
-            let done = connect(&args.at)?.erase(args.key.as_bytes());
+            let done = connect(&args.server)?.erase(args.key.as_bytes());
             done.map_err(failure)?;
             Ok(ExitCode::SUCCESS)
         }
         QueueCommand::Add(args) => {
-            let sum = connect(&args.at)?.add(args.key.as_bytes(), args.by);
+            let sum = connect(&args.server)?.add(args.key.as_bytes(), args.by);
             print_line(&sum.map_err(failure)?.to_string())?;
             Ok(ExitCode::SUCCESS)
         }
         QueueCommand::Append(args) => {
             let value = value_of(&args)?;
-            let done = connect(&args.at)?.append(args.key.as_bytes(), &value);
+            let done = connect(&args.server)?.append(args.key.as_bytes(), &value);
             done.map_err(failure)?;
             Ok(ExitCode::SUCCESS)
         }
@@ -78,12 +90,49 @@ fn socket(at: &QueueSocket) -> Result<PathBuf, Failure> {
     }
 }
 
-fn connect(at: &QueueSocket) -> Result<Client, Failure> {
-    Client::connect(&socket(at)?).map_err(Failure::of)
+fn connect(to: &QueueServer) -> Result<Client, Failure> {
+    let servers = crate::users::policy(&to.server_user).map_err(|failure| match failure {
+        Failure::Usage(said) => Failure::Usage(said.replace("--allow-user", "--server-user")),
+        other => other,
+    })?;
+    Client::connect_to(&socket(&to.at)?, &servers).map_err(Failure::of)
+}
+
+/// Files that a server has open besides a few for each client: RocksDB keeps its own open.
+fn raise_descriptors(args: &QueueServeArgs) {
+    let files = match args.service {
+        QueueService::Cache => OTHER_DESCRIPTORS,
+        QueueService::Rocksdb => ROCKSDB_DESCRIPTORS,
+    };
+    let wanted = (args.clients as u64).saturating_mul(CLIENT_DESCRIPTORS);
+    if let Err(most) = raise_descriptor_limit(wanted.saturating_add(files)) {
+        tracing::warn!(
+            "this process may have {most} files open, which may be too few for {} clients and \
+             the service's files: raise the limit (ulimit -n)",
+            args.clients
+        );
+    }
+}
+
+/// A file system in memory makes nothing persistent.
+fn warn_of_memory(options: &ServeOptions) {
+    let folder = match &options.folder {
+        Some(folder) if options.is_durable => folder,
+        _ => return,
+    };
+    let is_memory = statfs(folder).is_ok_and(|found| found.f_type as u64 == TMPFS_MAGIC);
+    if is_memory {
+        tracing::warn!(
+            "{} is in memory (tmpfs): what a durable queue acknowledges there survives its \
+             process, and no power cut; choose a --folder on a disk",
+            folder.display()
+        );
+    }
 }
 
 fn serve(args: &QueueServeArgs) -> Outcome {
     crate::logging::start();
+    raise_descriptors(args);
     let options = ServeOptions {
         socket: socket(&args.at)?,
         users: crate::users::policy(&args.allow_user)?,
@@ -125,6 +174,7 @@ fn serve(args: &QueueServeArgs) -> Outcome {
     });
     let mut told = Ok(());
     let served = trefoil_queue::serve(&options, &stop, || {
+        warn_of_memory(&options);
         told = print_line(&format!("ready {ready}"));
         if told.is_err() {
             stop.store(true, Ordering::Relaxed);

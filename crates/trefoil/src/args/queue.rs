@@ -44,6 +44,16 @@ pub(crate) struct QueueSocket {
     pub socket: Option<PathBuf>,
 }
 
+/// The queue that a command is for.
+#[derive(Args, Debug, Clone)]
+pub(crate) struct QueueServer {
+    #[command(flatten)]
+    pub at: QueueSocket,
+    /// Users besides this one and root whose server is trusted: names or numbers
+    #[arg(long, value_name = "USER", value_delimiter = ',')]
+    pub server_user: Vec<String>,
+}
+
 #[derive(Args, Debug, Clone)]
 pub(crate) struct QueueServeArgs {
     #[command(flatten)]
@@ -90,7 +100,7 @@ pub(crate) struct QueueServeArgs {
 pub(crate) struct QueueKeyArgs {
     pub key: String,
     #[command(flatten)]
-    pub at: QueueSocket,
+    pub server: QueueServer,
 }
 
 #[derive(Args, Debug)]
@@ -103,7 +113,7 @@ pub(crate) struct QueueValueArgs {
     #[arg(long, value_name = "PATH")]
     pub file: Option<PathBuf>,
     #[command(flatten)]
-    pub at: QueueSocket,
+    pub server: QueueServer,
 }
 
 #[derive(Args, Debug)]
@@ -113,5 +123,5 @@ pub(crate) struct QueueAddArgs {
     #[arg(default_value_t = 1, allow_negative_numbers = true)]
     pub by: i64,
     #[command(flatten)]
-    pub at: QueueSocket,
+    pub server: QueueServer,
 }
