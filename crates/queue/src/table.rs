@@ -24,7 +24,9 @@ pub fn put_answer(answer: &mut Answer, status: Status, value: &[u8]) {
 }
 
 /// Executes one request. It depends on nothing but the table's content: a request that is
-/// executed again after a crash does what it did before. `scratch` is room for a value.
+/// executed again after a crash does what it did before, if the table has what it had then.
+/// One that evicts may not: exactly once holds for keys that were not evicted since the last
+/// checkpoint, before the crash or in the replay. `scratch` is room for a value.
 pub fn execute<T: Table>(
     table: &mut T,
     payload: &[u8],
