@@ -3,14 +3,21 @@
 use crate::keyspace::Keyspace;
 use crate::world::World;
 
-/// Work of the keyspace ([`Keyspace::work`]) after which a drive ends, at the end
-/// of the command that it is at.
+/// Work of the keyspace ([`Keyspace::work`]), or bytes of commands, after which a drive
+/// ends, at the end of the command that it is at.
 pub const DRIVE_WORK_MAX: u64 = 128 << 10;
 
 /// Whether a drive that began when the keyspace had done so much work should end.
 #[inline]
 pub(crate) fn is_work_done<K: Keyspace>(keyspace: &K, began: u64) -> bool {
     keyspace.work().wrapping_sub(began) >= DRIVE_WORK_MAX
+}
+
+/// Whether a drive that has executed so many bytes should end: commands may ask for
+/// neither answers nor the keyspace.
+#[inline]
+pub(crate) fn is_long_enough(executed: usize) -> bool {
+    executed as u64 >= DRIVE_WORK_MAX
 }
 
 /// What a call of [`Session::drive`] came to.
@@ -50,8 +57,9 @@ pub enum Wants {
 /// It never keeps a copy of input it could leave unconsumed, executes whole
 /// commands in order, and appends their answers to `out` in order. It stops
 /// once `out` holds `out_len_max` bytes or more (one item may go beyond), and,
-/// with [`Wants::Turn`], once the keyspace has done [`DRIVE_WORK_MAX`] of work (one
-/// command may go beyond): a short answer may come of a long value.
+/// with [`Wants::Turn`], once the keyspace has done [`DRIVE_WORK_MAX`] of work, or so many
+/// bytes are executed (one command may go beyond): a short answer may come of a long
+/// value, and none of many commands.
 /// A length or a line that no valid command has ends in an error answer and,
 /// where the protocol cannot find the next command, in `Close`; it never asks
 /// for more input than the limits of `World::settings` allow.

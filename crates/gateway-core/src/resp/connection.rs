@@ -4,11 +4,14 @@ use super::execute::Call;
 use super::parse::number;
 use super::server::REDIS_VERSION;
 use super::subcommands::{help, subcommand};
-use crate::keyspace::{HOME_WORK, Keyspace};
+use crate::keyspace::Keyspace;
 use crate::world::{Client, Introduction, NAME_LEN_MAX, Role, Settings, printable};
 
 /// What is kept of the name of a client's library, and of its version.
 const LIBRARY_LEN_MAX: usize = 64;
+/// What a look at one connection of a list counts as, with its line: see
+/// [`Keyspace::work`].
+const CLIENT_WORK: u64 = 2 << 10;
 /// Who one is without a name.
 const DEFAULT_USER: &str = "default";
 const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
@@ -255,6 +258,16 @@ fn describe(client: &Client<'_>, command: &str) -> String {
     line
 }
 
+/// Whether CLIENT, with these arguments behind its name, looks at all connections.
+pub(super) fn is_about_all(words: &[&[u8]]) -> bool {
+    let is = |name: &[u8]| {
+        words
+            .get(1)
+            .is_some_and(|word| word.eq_ignore_ascii_case(name))
+    };
+    is(b"list") || is(b"kill")
+}
+
 /// Which connections CLIENT LIST and KILL are about.
 #[derive(Default)]
 struct Filter<'a> {
@@ -385,7 +398,7 @@ fn has_user<K: Keyspace>(call: &mut Call<'_, '_, '_, K>, name: &[u8], listed: &s
         count += 1;
         is_there |= user_of(client) == listed;
     });
-    call.world.keyspace.charge(count * HOME_WORK);
+    call.world.keyspace.charge(count * CLIENT_WORK);
     is_there
 }
 
@@ -427,7 +440,7 @@ fn list<K: Keyspace>(
             said: &identity.said,
         });
     }
-    call.world.keyspace.charge(count * HOME_WORK);
+    call.world.keyspace.charge(count * CLIENT_WORK);
     call.reply.text(&text);
 }
 
@@ -456,7 +469,7 @@ fn kill<K: Keyspace>(call: &mut Call<'_, '_, '_, K>, identity: &mut Identity) {
             numbers.push(client.number);
         }
     });
-    call.world.keyspace.charge(count * HOME_WORK);
+    call.world.keyspace.charge(count * CLIENT_WORK);
     identity.is_over |= numbers.contains(&own);
     call.world.observer.end_clients(&numbers);
     match (is_old, numbers.is_empty()) {

@@ -11,7 +11,11 @@ use crate::world::World;
 /// Longest answer, in bytes: it is kept until it is whole.
 pub(super) const ANSWER_LEN_MAX: usize = 64 << 20;
 
-/// An answer that is being collected.
+/// What one step adds to the output, of an answer that is whole: who waits for its turn
+/// does not wait for a copy of all of it.
+const GIVEN_TOGETHER: usize = 128 << 10;
+
+/// An answer that is being collected, or given.
 #[derive(Debug)]
 pub(super) struct Keys {
     /// `None` matches everything.
@@ -21,6 +25,8 @@ pub(super) struct Keys {
     count: usize,
     /// Items that the next step looks at, at most.
     step_len_max: usize,
+    /// All were looked at, and so many bytes of what was found are answered.
+    given: Option<usize>,
 }
 
 /// Begins one, or answers what is wrong.
@@ -38,6 +44,7 @@ pub(super) fn keys<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Option<Keys> 
         found: Vec::new(),
         count: 0,
         step_len_max: usize::MAX,
+        given: None,
     })
 }
 
@@ -46,16 +53,30 @@ impl Keys {
     pub(super) fn kept(&self) -> usize {
         self.found.capacity()
     }
+
+    /// Gives the next part of the answer; whether that was the last one.
+    fn give(&mut self, given: usize, out: &mut Vec<u8>) -> bool {
+        let end = self.found.len().min(given.saturating_add(GIVEN_TOGETHER));
+        out.extend_from_slice(&self.found[given..end]);
+        self.given = Some(end);
+        end == self.found.len()
+    }
 }
 
 impl RespSession {
-    /// Looks at more items; answers when all were looked at.
+    /// Looks at more items; answers, part by part, when all were looked at.
     pub(super) fn step_keys<K: Keyspace>(
         &mut self,
         mut keys: Keys,
         out: &mut Vec<u8>,
         world: &mut World<'_, K>,
     ) -> Step {
+        if let Some(given) = keys.given {
+            if !keys.give(given, out) {
+                self.keys = Some(keys);
+            }
+            return Step::Done(0);
+        }
         let page_len = world.keyspace.page_len();
         let step_len = page_len.min(keys.step_len_max);
         let mark = (keys.found.len(), keys.count);
@@ -97,7 +118,9 @@ impl RespSession {
             )),
             Ok(0) => {
                 self.reply(out).array(keys.count);
-                out.append(&mut keys.found);
+                if !keys.give(0, out) {
+                    self.keys = Some(keys);
+                }
             }
             Ok(next) => {
                 keys.cursor = next;

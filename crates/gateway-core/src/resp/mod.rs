@@ -91,7 +91,7 @@ mod transaction;
 mod write;
 
 use crate::keyspace::{Fault, Keyspace, Pending};
-use crate::session::{Driven, Session, Wants, is_work_done};
+use crate::session::{Driven, Session, Wants, is_long_enough, is_work_done};
 use crate::world::World;
 use connection::Identity;
 pub use documented::command_tables;
@@ -370,7 +370,8 @@ impl Session for RespSession {
         out_len_max: usize,
         world: &mut World<'_, K>,
     ) -> Driven {
-        let mut consumed = 0;
+        // Bytes that are done with: of the input, and of all that was executed.
+        let (mut consumed, mut executed) = (0, 0);
         let began = world.keyspace.work();
         let wants = loop {
             let is_inline = self.inline_at < self.inline.len();
@@ -384,7 +385,7 @@ impl Session for RespSession {
             if out.len() >= out_len_max {
                 break Wants::Output;
             }
-            if is_work_done(world.keyspace, began) {
+            if is_work_done(world.keyspace, began) || is_long_enough(executed) {
                 break Wants::Turn;
             }
             let mut replay = self.replay.take();
@@ -418,6 +419,7 @@ impl Session for RespSession {
             }
             match step {
                 Step::Done(len) | Step::Pending(len) => {
+                    executed += len;
                     match (is_replay, is_inline) {
                         (true, _) => {}
                         (false, true) => self.inline_at += len,

@@ -13,6 +13,7 @@
 //! A watch is the version that a key had. A version never comes back, so an equal one
 //! means that nothing was stored since.
 
+use super::connection;
 use super::describe;
 use super::parse::{Part, bulk_len, count, number};
 use super::reply::Reply;
@@ -41,8 +42,12 @@ const ON_LOOP_LEN_MAX: usize = 128 << 10;
 /// Bytes that commands which are executed at once may read and store, and as many of
 /// their answers: of a stretch by an estimate from above.
 const AT_ONCE_LEN_MAX: usize = 64 << 20;
-/// What a command about the server answers and takes at most, in that estimate.
+/// What a command about the server answers at most, in that estimate.
 const REPORT_LEN: usize = 64 << 10;
+/// What it takes, compared with values that are read: some tenths of a millisecond.
+const REPORT_WORK_MAX: usize = 1 << 20;
+/// What a command about the own connection answers and takes at most.
+const CLIENT_LEN: usize = 4 << 10;
 /// What each command answers beside values, and each key of it.
 const ANSWER_HEAD_LEN: usize = 64;
 
@@ -306,7 +311,19 @@ impl Transaction {
                         Estimate { work, answers }
                     }
                     _ if is_plain_in_draft(spec) => Estimate::both(ANSWER_HEAD_LEN),
-                    _ => Estimate::both(REPORT_LEN),
+                    // A second one is too much: each writes to every bucket.
+                    Id::FlushAll | Id::FlushDb => Estimate {
+                        work: AT_ONCE_LEN_MAX / 2,
+                        answers: ANSWER_HEAD_LEN,
+                    },
+                    Id::Client if connection::is_about_all(&words) => {
+                        Estimate::both(AT_ONCE_LEN_MAX)
+                    }
+                    Id::Client => Estimate::both(CLIENT_LEN),
+                    _ => Estimate {
+                        work: REPORT_WORK_MAX,
+                        answers: REPORT_LEN,
+                    },
                 };
                 work = work.saturating_add(more.work);
                 answers = answers.saturating_add(len).saturating_add(more.answers);
@@ -843,6 +860,33 @@ mod tests {
         assert!(estimate("COMMAND").fits(&at_once));
         assert!(estimate(&names(10)).fits(&at_once));
         assert!(!estimate(&names(256)).fits(&at_once));
+    }
+
+    #[test]
+    fn what_takes_long_is_not_executed_at_a_stretch() {
+        let fits = |line: &str, count| {
+            let lines = vec![line; count];
+            let estimate = transaction(&lines).estimate(&mut |_| 0, Estimate::default());
+            estimate.fits(&AtOnce::room(AT_ONCE_LEN_MAX))
+        };
+        for line in [
+            "PING",
+            "ECHO a",
+            "SELECT 0",
+            "CLIENT ID",
+            "CLIENT INFO",
+            "CLIENT GETNAME",
+            "CLIENT SETNAME a",
+            "CLIENT SETINFO lib-name a",
+        ] {
+            assert!(fits(line, 1000), "{line}");
+        }
+        assert!(fits("INFO", 20) && !fits("INFO", 100));
+        assert!(fits("FLUSHALL", 1) && !fits("FLUSHALL", 2));
+        assert!(fits("FLUSHDB", 1) && !fits("FLUSHDB", 2));
+        // As many lines, or looks, as there are connections.
+        assert!(!fits("CLIENT LIST", 1) && !fits("client list ID 1", 1));
+        assert!(!fits("CLIENT KILL USER a", 1));
     }
 
     #[test]

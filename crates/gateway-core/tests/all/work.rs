@@ -3,13 +3,14 @@
 
 use crate::rig::Rig;
 use trefoil_gateway_core::keyspace::{
-    Access, Decide, HOME_WORK, Halt, Item, Keyspace, ListedItem, NewItem, Totals, Updated,
+    Access, Decide, HOME_WORK, Halt, Item, Keyspace, LOOKUP_WORK, ListedItem, NewItem, Totals,
+    Updated,
 };
 use trefoil_gateway_core::memcache::MemcacheSession;
 use trefoil_gateway_core::memory::MemoryKeyspace;
 use trefoil_gateway_core::resp::RespSession;
 use trefoil_gateway_core::session::{DRIVE_WORK_MAX, Session, Wants};
-use trefoil_gateway_core::world::{Now, Progress, World};
+use trefoil_gateway_core::world::{Introduction, Now, Progress, World};
 use trefoil_layout::Version;
 
 const VALUE_LEN: usize = 1 << 20;
@@ -44,6 +45,7 @@ impl Keyspace for Sparse {
         access: Access,
         with: &mut dyn FnMut(Option<&Item<'_>>),
     ) -> Result<(), Halt> {
+        self.work += LOOKUP_WORK;
         self.inner.get(key, access, with)
     }
 
@@ -52,6 +54,7 @@ impl Keyspace for Sparse {
     }
 
     fn update(&mut self, key: &[u8], decide: &mut Decide<'_>) -> Result<Updated, Halt> {
+        self.work += LOOKUP_WORK;
         self.inner.update(key, decide)
     }
 
@@ -93,9 +96,18 @@ impl Keyspace for Sparse {
 }
 
 /// The answers to `input`, and the work of each drive.
-fn drives(mut session: impl Session, input: &[u8]) -> (Vec<u8>, Vec<u64>) {
+fn drives(session: impl Session, input: &[u8]) -> (Vec<u8>, Vec<u64>) {
+    drives_beside(0, session, input)
+}
+
+/// The same while there are so many other connections.
+fn drives_beside(others: u64, mut session: impl Session, input: &[u8]) -> (Vec<u8>, Vec<u64>) {
     let rig = Rig::new(RespSession::new());
     let (settings, mut notes) = (rig.settings, rig.notes);
+    for number in 0..others {
+        let said = Introduction::default();
+        notes.introduced.insert(1000 + number, said);
+    }
     let mut keyspace = Sparse::new();
     let now = Now {
         unix_ms: 1_700_000_000_000,
@@ -190,11 +202,57 @@ fn values_that_are_made_leave_others_their_turn() {
         .collect();
     let (out, works) = drives(RespSession::new(), input.as_bytes());
     assert_eq!(out, b":1048576\r\n".repeat(COMMAND_COUNT));
+    let lookups = COMMAND_COUNT as u64 * LOOKUP_WORK;
     assert_eq!(
         works.iter().sum::<u64>(),
-        (COMMAND_COUNT * VALUE_LEN) as u64
+        (COMMAND_COUNT * VALUE_LEN) as u64 + lookups
     );
     assert!(*works.iter().max().unwrap() < DRIVE_WORK_MAX + command_work);
+}
+
+/// Commands that ask for neither answers nor items, all of which are here.
+#[test]
+fn commands_without_effect_leave_others_their_turn() {
+    const LEN: usize = 2 << 20;
+    let drives_of = |session: Box<dyn Fn(&[u8]) -> usize>, command: &[u8], before: &[u8]| {
+        let many = command.repeat(LEN / command.len());
+        let count = session(&[before, &many].concat());
+        assert!(count > 8, "{count} for {command:?}");
+    };
+    let resp = |input: &[u8]| drives(RespSession::new(), input).1.len();
+    let memcache = |input: &[u8]| drives(MemcacheSession::new(), input).1.len();
+    drives_of(Box::new(resp), b"\r\n", b"");
+    drives_of(Box::new(resp), b"*0\r\n", b"");
+    drives_of(Box::new(resp), b"PING\r\n", b"CLIENT REPLY OFF\r\n");
+    drives_of(Box::new(memcache), b"verbosity 1 noreply\r\n", b"");
+    drives_of(Box::new(memcache), b"flush_all 99999 noreply\r\n", b"");
+    // A quiet flush of the binary protocol, that is put off.
+    let mut flush = [0; 28];
+    flush[..5].copy_from_slice(&[0x80, 0x18, 0, 0, 4]);
+    flush[11] = 4;
+    flush[26] = 0x7f;
+    drives_of(Box::new(memcache), &flush, b"");
+    // The same in a transaction, whose bytes have come before.
+    let ping = b"*1\r\n$4\r\nPING\r\n".repeat(60_000);
+    let transaction = [&b"CLIENT REPLY OFF\r\nMULTI\r\n"[..], &ping].concat();
+    let exec = [&transaction[..], b"EXEC\r\n"].concat();
+    let executed = resp(&exec) - resp(&transaction);
+    assert!(executed > 4, "{executed}");
+}
+
+/// A line of many keys is read in parts.
+#[test]
+fn many_keys_in_a_line_leave_others_their_turn() {
+    let keys = " a".repeat(30_000);
+    let batch = 32 * 2 * LOOKUP_WORK;
+    for command in ["get", "gets", "gat 100", "gats 100"] {
+        let input = format!("{command}{keys}\r\n");
+        let (out, works) = drives(MemcacheSession::new(), input.as_bytes());
+        assert_eq!(out, b"END\r\n");
+        let (most, all) = (works.iter().max().unwrap(), works.iter().sum::<u64>());
+        assert!(*most < DRIVE_WORK_MAX + batch, "{command}: {most}");
+        assert!(all >= 30_000 * LOOKUP_WORK, "{command}: {all}");
+    }
 }
 
 /// Reports and flushes look at far more than they answer.
@@ -221,6 +279,10 @@ fn reports_and_flushes_leave_others_their_turn() {
             works.len()
         );
     }
+    // However few of them are shown.
+    let input = "CLIENT LIST ID 5\r\n".repeat(COMMAND_COUNT);
+    let (_, works) = drives_beside(100, RespSession::new(), input.as_bytes());
+    assert!(works.len() > COMMAND_COUNT / 5, "{}", works.len());
     for command in ["stats", "stats reset", "stats settings", "flush_all"] {
         let input = format!("{command}\r\n").repeat(COMMAND_COUNT);
         let (_, works) = drives(MemcacheSession::new(), input.as_bytes());
@@ -236,6 +298,33 @@ fn reports_and_flushes_leave_others_their_turn() {
         request[..2].copy_from_slice(&[0x80, opcode]);
         let (_, works) = drives(MemcacheSession::new(), &request.repeat(COMMAND_COUNT));
         assert!(works.len() > COMMAND_COUNT / 5, "{opcode}: {}", works.len());
+    }
+}
+
+/// A list of all keys is whole before it is answered, and leaves in parts.
+#[test]
+fn a_long_list_of_keys_leaves_others_their_turn() {
+    const KEYS: usize = 20_000;
+    let mut rig = Rig::new(RespSession::new());
+    // Else a transaction is executed at a stretch.
+    rig.keyspace.is_alone = false;
+    for number in 0..KEYS {
+        let key = format!("{number:0>50}");
+        rig.keyspace
+            .set(key.as_bytes(), &NewItem::default())
+            .unwrap();
+    }
+    let transaction = "MULTI\r\nGET a\r\nKEYS *\r\nPING\r\nEXEC\r\n";
+    for (command, rest) in [
+        ("KEYS *\r\nPING\r\n", "+PONG\r\n"),
+        (transaction, "+PONG\r\n"),
+    ] {
+        let answer = rig.feed(command.as_bytes());
+        assert!(answer.ends_with(rest.as_bytes()));
+        let lines = answer.split(|byte| *byte == b'\n');
+        assert_eq!(lines.filter(|line| line.len() == 51).count(), KEYS);
+        // Twice what is answered at once, and what stands before it.
+        assert!(rig.answered_max < 400 << 10, "{}", rig.answered_max);
     }
 }
 

@@ -34,7 +34,7 @@ pub use frame::REQUEST_MAGIC;
 
 use crate::keyspace::{Keyspace, Pending};
 use crate::memcache::KEY_LEN_MAX;
-use crate::session::{Driven, Session, Wants, is_work_done};
+use crate::session::{Driven, Session, Wants, is_long_enough, is_work_done};
 use crate::world::{Done, Ending, Role, World};
 use frame::{Frame, HEADER_LEN, Header, Status, Verb, put_error, verb_of};
 
@@ -294,7 +294,7 @@ impl Session for BinarySession {
             if out.len() >= out_len_max {
                 break Wants::Output;
             }
-            if is_work_done(world.keyspace, began) {
+            if is_work_done(world.keyspace, began) || is_long_enough(consumed) {
                 break Wants::Turn;
             }
             let mark = out.len();

@@ -28,7 +28,7 @@ mod tuning;
 use super::meta;
 use super::mutate::Mode;
 use crate::keyspace::{Keyspace, Pending};
-use crate::session::{Driven, Session, Wants, is_work_done};
+use crate::session::{Driven, Session, Wants, is_long_enough, is_work_done};
 use crate::world::{Command, Done, Ending, Release, Role, World};
 use line::{Line, Words};
 
@@ -350,7 +350,7 @@ impl Session for TextSession {
             if desk.out.len() >= out_len_max {
                 break Wants::Output;
             }
-            if is_work_done(desk.world.keyspace, began) {
+            if is_work_done(desk.world.keyspace, began) || is_long_enough(consumed) {
                 break Wants::Turn;
             }
             let step = self.step(rest, &mut desk);

@@ -11,6 +11,7 @@ use crate::memcache::KEY_LEN_MAX;
 use crate::memcache::expiry::{parse_expiration, text_expiry_ms};
 use crate::memcache::mutate::{self, put_fault};
 use crate::memcache::number::put_u64;
+use crate::session::is_work_done;
 use crate::world::{Command, Done, Ending};
 
 /// Keys that go to the keyspace together.
@@ -205,6 +206,7 @@ fn read<K: Keyspace>(
     desk: &mut Desk<'_, '_, K>,
 ) -> Step {
     let mut words = Words::of(keys.text);
+    let began = desk.world.keyspace.work();
     loop {
         let from = words;
         let mut batch: [&[u8]; BATCH] = [b""; BATCH];
@@ -233,7 +235,8 @@ fn read<K: Keyspace>(
             return refuse(state, keys, mark, desk, Some(fault));
         }
         let is_pending = matches!(end, BatchEnd::Pending);
-        if is_pending || done < count || desk.out.len() >= desk.out_len_max {
+        let is_full = done < count || desk.out.len() >= desk.out_len_max;
+        if is_pending || is_full || is_work_done(desk.world.keyspace, began) {
             let mut left = from;
             for _ in 0..done {
                 left.next();
@@ -248,9 +251,11 @@ fn read<K: Keyspace>(
             }
             *state = State::Reading(reading);
             let consumed = keys.at + keys.text.len() - left.rest().len();
-            return match is_pending {
-                true => Step::Pending(consumed),
-                false => Step::Output(consumed),
+            return match (is_pending, is_full) {
+                (true, _) => Step::Pending(consumed),
+                (false, true) => Step::Output(consumed),
+                // Others have their turn first.
+                (false, false) => Step::Done(consumed),
             };
         }
     }

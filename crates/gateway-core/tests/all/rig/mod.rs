@@ -263,6 +263,8 @@ pub(crate) struct Rig<S> {
     pub(crate) out_len_max: usize,
     /// How often the session was driven with the last input.
     pub(crate) drives: usize,
+    /// Bytes that one of those has answered at most.
+    pub(crate) answered_max: usize,
     /// What the last call asked for.
     pub(crate) wants: Wants,
     /// The most input that the session ever asked for.
@@ -298,6 +300,7 @@ impl<S: Session> Rig<S> {
             },
             out_len_max: 1 << 16,
             drives: 0,
+            answered_max: 0,
             wants: Wants::Input(0),
             asked_max: 0,
             pending: Vec::new(),
@@ -329,7 +332,7 @@ impl<S: Session> Rig<S> {
         }
         self.pending.extend_from_slice(bytes);
         let clock_ms = self.keyspace.inner.now_ms;
-        self.drives = 0;
+        (self.drives, self.answered_max) = (0, 0);
         loop {
             self.drives += 1;
             let now = Now {
@@ -355,6 +358,7 @@ impl<S: Session> Rig<S> {
                 driven.wants != Wants::Output || !out.is_empty() || driven.consumed > 0,
                 "waits for output that there is none of"
             );
+            self.answered_max = self.answered_max.max(out.len());
             answers.append(&mut out);
             self.wants = driven.wants;
             match driven.wants {
