@@ -44,7 +44,8 @@ pub(crate) struct QueueSocket {
     pub socket: Option<PathBuf>,
 }
 
-/// The queue that a command is for.
+// The queue that a command is for. Not a doc comment: clap would take it for the words of the
+// commands that it stands in.
 #[derive(Args, Debug, Clone)]
 pub(crate) struct QueueServer {
     #[command(flatten)]
