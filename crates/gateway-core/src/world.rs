@@ -292,8 +292,11 @@ pub trait Observer {
     fn reset(&mut self, _totals: &Totals) {}
 
     /// Subscribes this connection to log lines; the kinds are bits of
-    /// [`WATCH_FETCHERS`] and its like. The event loop sends them.
-    fn watch(&mut self, _connection: u64, _kinds: u8) {}
+    /// [`WATCH_FETCHERS`] and its like. The event loop sends them. `false`: too many
+    /// connections watch.
+    fn watch(&mut self, _connection: u64, _kinds: u8) -> bool {
+        true
+    }
 
     /// Executes what concerns the whole server: see [`ServerRequest`].
     fn request(&mut self, _request: ServerRequest) {}

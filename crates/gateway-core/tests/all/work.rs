@@ -214,24 +214,24 @@ fn values_that_are_made_leave_others_their_turn() {
 #[test]
 fn commands_without_effect_leave_others_their_turn() {
     const LEN: usize = 2 << 20;
-    let drives_of = |session: Box<dyn Fn(&[u8]) -> usize>, command: &[u8], before: &[u8]| {
+    let drives_of = |session: &dyn Fn(&[u8]) -> usize, command: &[u8], before: &[u8]| {
         let many = command.repeat(LEN / command.len());
         let count = session(&[before, &many].concat());
         assert!(count > 8, "{count} for {command:?}");
     };
     let resp = |input: &[u8]| drives(RespSession::new(), input).1.len();
     let memcache = |input: &[u8]| drives(MemcacheSession::new(), input).1.len();
-    drives_of(Box::new(resp), b"\r\n", b"");
-    drives_of(Box::new(resp), b"*0\r\n", b"");
-    drives_of(Box::new(resp), b"PING\r\n", b"CLIENT REPLY OFF\r\n");
-    drives_of(Box::new(memcache), b"verbosity 1 noreply\r\n", b"");
-    drives_of(Box::new(memcache), b"flush_all 99999 noreply\r\n", b"");
+    drives_of(&resp, b"\r\n", b"");
+    drives_of(&resp, b"*0\r\n", b"");
+    drives_of(&resp, b"PING\r\n", b"CLIENT REPLY OFF\r\n");
+    drives_of(&memcache, b"verbosity 1 noreply\r\n", b"");
+    drives_of(&memcache, b"flush_all 99999 noreply\r\n", b"");
     // A quiet flush of the binary protocol, that is put off.
     let mut flush = [0; 28];
     flush[..5].copy_from_slice(&[0x80, 0x18, 0, 0, 4]);
     flush[11] = 4;
     flush[26] = 0x7f;
-    drives_of(Box::new(memcache), &flush, b"");
+    drives_of(&memcache, &flush, b"");
     // The same in a transaction, whose bytes have come before.
     let ping = b"*1\r\n$4\r\nPING\r\n".repeat(60_000);
     let transaction = [&b"CLIENT REPLY OFF\r\nMULTI\r\n"[..], &ping].concat();

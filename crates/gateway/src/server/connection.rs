@@ -99,6 +99,8 @@ pub(super) struct Connection<S> {
     pub(super) is_queued: bool,
     /// Log lines it wants.
     pub(super) watches: u8,
+    /// It has a watcher's place, until it ends.
+    pub(super) is_watcher: bool,
     skipped: u64,
     /// Input of which the rest has yet to come, or that waits until answers have left.
     input: Intake,
@@ -149,6 +151,7 @@ impl<S: Session> Connection<S> {
             is_armed: false,
             is_queued: false,
             watches: 0,
+            is_watcher: false,
             skipped: 0,
             input: Intake::default(),
             expected: 0,
@@ -404,7 +407,10 @@ impl<S: Session> Connection<S> {
                 // It may still read; if not, the answers find that out.
                 Received::Ended => break,
                 Received::Bytes { len, drained } => {
+                    // It gets on by taking its answers, not by asking for more.
+                    let progress_ns = self.progress_ns;
                     self.took_in(desk, len, drained);
+                    self.progress_ns = progress_ns;
                     self.phase = Phase::Paused;
                     work += len;
                 }
@@ -500,7 +506,10 @@ impl<S: Session> Connection<S> {
         work: &mut usize,
     ) -> Result<(), Fate> {
         let mut begin = 0;
-        let mut orders = Orders::default();
+        let mut orders = Orders {
+            watch: None,
+            is_watcher: self.is_watcher,
+        };
         let outcome = loop {
             let input = match end {
                 Some(end) => Input::Desk { begin, end },
@@ -552,6 +561,7 @@ impl<S: Session> Connection<S> {
                 break Ok(());
             }
         };
+        self.is_watcher = orders.is_watcher;
         if let Some(kinds) = orders.watch {
             self.watches = kinds;
         }
@@ -588,8 +598,7 @@ impl<S: Session> Connection<S> {
         if len - sent > self.buffers_max(desk) {
             return Err(Fate::Overflow);
         }
-        self.output = desk.outbox.take_rest(sent);
-        self.sent = 0;
+        (self.output, self.sent) = desk.outbox.take_rest(sent);
         Ok(())
     }
 

@@ -226,7 +226,9 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
     }
 
     fn timeout(&mut self, now_ns: u64) -> Option<Duration> {
-        if !self.queue.is_empty() {
+        // Also while connections wait to be accepted, of which nothing will tell.
+        let accepts = self.accept_at.is_some_and(|at| at <= now_ns);
+        if accepts || !self.queue.is_empty() {
             return Some(Duration::ZERO);
         }
         match self.waiting.next(now_ns) {
@@ -280,8 +282,9 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
                 if connection.is_parked() && event.is_error() {
                     // Nobody waits for the result any more.
                     self.leave(index);
-                } else if connection.has_output() {
-                    // A long answer goes on behind those who ask for little.
+                } else if connection.has_output() || connection.is_queued {
+                    // A long answer, or much work, goes on behind those who ask for little,
+                    // and an event gives nobody a further turn.
                     if !std::mem::replace(&mut connection.is_queued, true) {
                         self.queue.push_back(index);
                     }
@@ -497,41 +500,62 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
         self.strangers.push_back((number, index));
     }
 
-    /// Ends the connection that has been asked to authenticate for longest; whether
-    /// there was one.
+    /// Ends the connection that has been asked to authenticate for longest, if there
+    /// is one.
     #[cold]
-    fn end_oldest_stranger(&mut self) -> bool {
+    fn end_oldest_stranger(&mut self) {
         while let Some(stranger) = self.strangers.pop_front() {
-            if !self.is_stranger(stranger) {
-                continue;
+            if self.is_stranger(stranger) {
+                return self.end_stranger(stranger.1);
             }
-            self.strangers_gone += 1;
-            self.desk.observer.connection_overflowed();
-            self.end(stranger.1);
-            let now_ns = self.desk.clock.last().monotonic_ns;
-            let told_ns = self.strangers_told_ns;
-            if told_ns.is_none_or(|told| now_ns.saturating_sub(told) >= STRANGERS_TOLD_NS) {
-                self.strangers_told_ns = Some(now_ns);
-                tracing::warn!(
-                    count = self.strangers_gone,
-                    "closed connections that had not authenticated: there were too many, or buffers were short"
-                );
-                self.strangers_gone = 0;
-            }
-            return true;
         }
-        false
     }
 
-    /// Closes those who have yet to authenticate, then those that keep more than their
+    #[cold]
+    fn end_stranger(&mut self, index: usize) {
+        self.strangers_gone += 1;
+        self.desk.observer.connection_overflowed();
+        self.end(index);
+        let now_ns = self.desk.clock.last().monotonic_ns;
+        let told_ns = self.strangers_told_ns;
+        if told_ns.is_none_or(|told| now_ns.saturating_sub(told) >= STRANGERS_TOLD_NS) {
+            self.strangers_told_ns = Some(now_ns);
+            tracing::warn!(
+                count = self.strangers_gone,
+                "closed connections that had not authenticated: there were too many, or buffers were short"
+            );
+            self.strangers_gone = 0;
+        }
+    }
+
+    /// Ends connections that have yet to authenticate and keep something, the oldest
+    /// first, until all keep no more than they may.
+    #[cold]
+    fn shed_strangers(&mut self) {
+        let mut strangers = std::mem::take(&mut self.strangers);
+        strangers.retain(|stranger| {
+            if !self.is_stranger(*stranger) {
+                return false;
+            }
+            let kept = self.connections[stranger.1]
+                .as_ref()
+                .map_or(0, |c| c.counted);
+            let goes = self.desk.excess() > 0 && kept > 0;
+            if goes {
+                self.end_stranger(stranger.1);
+            }
+            !goes
+        });
+        self.strangers = strangers;
+    }
+
+    /// Closes those who have yet to authenticate and keep something, then those that keep more than their
     /// share and have stood still for longest, until all keep no more than they may:
     /// whoever asks next is not to blame. One whose request can be refused lives on.
     #[cold]
     fn shed(&mut self) {
+        self.shed_strangers();
         while self.desk.excess() > 0 {
-            if self.end_oldest_stranger() {
-                continue;
-            }
             let Some(index) = self.keeps_too_much() else {
                 return;
             };
@@ -681,13 +705,14 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection; trying again soon");
-                    break;
+                    let now_ns = self.desk.clock.last().monotonic_ns;
+                    self.accept_at = Some(now_ns + ACCEPT_RETRY_NS);
+                    return;
                 }
             }
         }
-        // There may be more, of which nothing will tell.
-        let now_ns = self.desk.clock.last().monotonic_ns;
-        self.accept_at = Some(now_ns + ACCEPT_RETRY_NS);
+        // There may be more, of which nothing will tell: in the next round, behind others.
+        self.accept_at = Some(self.desk.clock.last().monotonic_ns);
     }
 
     fn admit(&mut self, door: usize, fd: OwnedFd) {
@@ -792,6 +817,9 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
         if connection.watches != 0 {
             self.watchers.retain(|watcher| *watcher != index);
             self.want_lines();
+        }
+        if connection.is_watcher {
+            self.desk.shared.hub.dismiss();
         }
         connection.close(&mut self.desk);
         self.free.push(index);

@@ -72,6 +72,8 @@ pub trait LoopObserver: Observer + Send {
 pub(super) struct Orders {
     /// Log lines of these kinds, for this connection.
     pub(super) watch: Option<u8>,
+    /// It has a watcher's place.
+    pub(super) is_watcher: bool,
 }
 
 /// See the module.
@@ -173,8 +175,16 @@ impl<O: LoopObserver> Observer for Front<'_, O> {
         self.observer.reset(totals);
     }
 
-    fn watch(&mut self, _connection: u64, kinds: u8) {
+    fn watch(&mut self, _connection: u64, kinds: u8) -> bool {
+        let has_place = kinds == 0 || self.orders.is_watcher;
+        if !has_place {
+            if !self.shared.hub.admit() {
+                return false;
+            }
+            self.orders.is_watcher = true;
+        }
         self.orders.watch = Some(kinds);
+        true
     }
 
     fn request(&mut self, request: ServerRequest) {

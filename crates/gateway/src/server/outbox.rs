@@ -74,14 +74,15 @@ impl Outbox {
         &self.bytes[at]
     }
 
-    /// Hands over the answer that was begun last, without the part that was
-    /// sent.
-    pub(super) fn take_rest(&mut self, sent: usize) -> Vec<u8> {
+    /// Hands over the answer that was begun last, of which so much was sent: bytes, and
+    /// where in these the rest begins. Most of a long answer is not copied.
+    pub(super) fn take_rest(&mut self, sent: usize) -> (Vec<u8>, usize) {
         let len = self.bytes.len();
-        if self.held_len == 0 && sent == 0 && self.bytes.capacity() < len + len / 2 {
-            return std::mem::take(&mut self.bytes);
+        let is_most_left = 2 * sent <= len;
+        if self.held_len == 0 && is_most_left && self.bytes.capacity() < len + len / 2 {
+            return (std::mem::take(&mut self.bytes), sent);
         }
-        self.answer()[sent..].to_vec()
+        (self.answer()[sent..].to_vec(), 0)
     }
 
     /// Forgets the answers that were held: they were sent.
@@ -102,6 +103,20 @@ mod tests {
     }
 
     #[test]
+    fn most_of_a_long_answer_is_not_copied() {
+        let mut outbox = Outbox::new();
+        let long = vec![b'x'; 2 * LEN];
+        for (sent, rest_at) in [(0, 0), (5, 5), (LEN, LEN), (LEN + 1, 0)] {
+            write(&mut outbox, &long);
+            outbox.bytes.shrink_to_fit();
+            let place = outbox.bytes.as_ptr();
+            let (bytes, at) = outbox.take_rest(sent);
+            assert_eq!((bytes.len() - at, at), (long.len() - sent, rest_at));
+            assert_eq!(bytes.as_ptr() == place, sent <= LEN);
+        }
+    }
+
+    #[test]
     fn answers_are_held_apart_until_it_is_emptied() {
         let mut outbox = Outbox::new();
         write(&mut outbox, b"alone");
@@ -111,7 +126,7 @@ mod tests {
         let one = outbox.hold().unwrap();
         write(&mut outbox, b"sent at once");
         write(&mut outbox, b"three");
-        assert_eq!(outbox.take_rest(2), b"ree");
+        assert_eq!(outbox.take_rest(2), (b"ree".to_vec(), 0));
         let three = outbox.hold().unwrap();
         assert_eq!(outbox.held(one), b"one");
         assert_eq!(outbox.held(three), b"three");

@@ -6,7 +6,7 @@
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::VecDeque;
 use std::fmt::Write as _;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use trefoil_gateway_core::keyspace::Evicted;
 use trefoil_gateway_core::world::{
@@ -14,6 +14,8 @@ use trefoil_gateway_core::world::{
 };
 use trefoil_layout::size_class;
 
+/// Connections that watch, as in memcached: a line is made and sent for each of them.
+const WATCHERS_MAX: usize = 20;
 /// Lines that wait for one loop at most; the rest is dropped and counted.
 const LINES_MAX: usize = 4096;
 /// Keys are shown up to this length, before encoding.
@@ -61,6 +63,7 @@ pub(super) struct Hub {
     /// What anybody wants.
     kinds: AtomicU8,
     numbered: AtomicU64,
+    watcher_count: AtomicUsize,
 }
 
 impl Hub {
@@ -69,7 +72,22 @@ impl Hub {
             mailboxes: (0..loop_count).map(|_| Mailbox::default()).collect(),
             kinds: AtomicU8::new(0),
             numbered: AtomicU64::new(1),
+            watcher_count: AtomicUsize::new(0),
         }
+    }
+
+    /// A place for one more watcher, if there is one.
+    pub(super) fn admit(&self) -> bool {
+        let relaxed = Ordering::Relaxed;
+        let more = |count| (count < WATCHERS_MAX).then_some(count + 1);
+        self.watcher_count
+            .fetch_update(relaxed, relaxed, more)
+            .is_ok()
+    }
+
+    /// Such a place is free again.
+    pub(super) fn dismiss(&self) {
+        self.watcher_count.fetch_sub(1, Ordering::Relaxed);
     }
 
     pub(super) fn mailbox(&self, index: usize) -> &Mailbox {

@@ -1,5 +1,6 @@
 //! The tests of `trefoil-gateway` from outside, as one program: a module for each subject.
 
+mod accepting;
 mod cell;
 mod keyspaces;
 mod noise;

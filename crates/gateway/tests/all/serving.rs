@@ -145,6 +145,27 @@ fn watchers_see_what_others_do_on_any_loop() {
     assert!(lines.iter().any(|l| l.contains("key=own")), "{lines:?}");
 }
 
+/// As many as memcached has; who watches may choose again, and who ends makes room.
+#[test]
+fn watchers_are_few() {
+    let options = options();
+    let doors = Doors::open(&options).unwrap();
+    let keyspace = |_| MemoryKeyspace::new(0);
+    let gateway = Gateway::start(options, doors, keyspace, |_| support::Nobody).unwrap();
+    let mut watchers: Vec<_> = (0..20).map(|_| connect(&gateway)).collect();
+    for watcher in &mut watchers {
+        assert_eq!(watcher.ask("watch mutations\r"), "OK\r");
+    }
+    let mut more = connect(&gateway);
+    let full = "WATCHER_TOO_MANY log watcher limit reached\r";
+    assert_eq!(more.ask("watch\r"), full);
+    assert_eq!(more.ask("watch evictions\r"), full);
+    assert_eq!(watchers[0].ask("watch evictions\r"), "OK\r");
+    watchers.pop();
+    wait_until(|| more.ask("watch\r") == "OK\r");
+    assert_eq!(connect(&gateway).ask("watch\r"), full);
+}
+
 #[test]
 fn a_slow_watcher_misses_lines_and_is_told() {
     let gateway = start(options());
@@ -369,6 +390,37 @@ fn who_does_not_say_who_it_is_keeps_no_user_out() {
     // The oldest went, and half of the places is left to them.
     assert_eq!(strangers[0].line(), "");
     assert!(gateway.connection_count() <= 6);
+}
+
+/// Where buffers are short, those who have to authenticate go if they keep something.
+#[test]
+fn strangers_that_keep_nothing_make_no_room() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "ann:secret\n").unwrap();
+    let mut options = options();
+    options.users = Some(Users::read(file.path()).unwrap());
+    options.item_len_max = support::VALUE_LEN_MAX;
+    options.limits.authentication_timeout = Duration::from_secs(3600);
+    options.limits.buffer_bytes_max = 1 << 20;
+    let gateway = start(options);
+    let mut quiet: Vec<_> = (0..5).map(|_| connect(&gateway)).collect();
+    for stranger in &mut quiet {
+        assert_eq!(stranger.ask("get k"), "none");
+    }
+    let mut keeps = connect(&gateway);
+    keeps.send("set k 20000\n");
+    keeps.send([b'x'; 10_000]);
+    let mut known: Vec<_> = (0..4).map(|_| connect(&gateway)).collect();
+    for client in &mut known {
+        assert_eq!(client.ask("login ann secret"), "yes");
+        client.send("set k 600000\n");
+        // It may be closed in the middle of it.
+        let _ = client.stream.get_mut().write_all(&[b'x'; 500_000]);
+    }
+    assert_eq!(keeps.line(), "");
+    for stranger in &mut quiet {
+        assert_eq!(stranger.ask("get k"), "none");
+    }
 }
 
 /// Answers `slow` when it is told to, and everything else at once.

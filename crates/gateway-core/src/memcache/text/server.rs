@@ -228,7 +228,10 @@ pub(super) fn watch<K: Keyspace>(
     if count == 0 {
         kinds = WATCH_FETCHERS;
     }
-    desk.world.observer.watch(desk.world.connection, kinds);
+    if !desk.world.observer.watch(desk.world.connection, kinds) {
+        desk.answer(noreply, b"WATCHER_TOO_MANY log watcher limit reached");
+        return;
+    }
     *watching = true;
     desk.answer(false, b"OK");
 }

@@ -204,8 +204,6 @@ impl Observer for Notes {
         self.resets += 1;
     }
 
-    fn watch(&mut self, _connection: u64, _kinds: u8) {}
-
     fn request(&mut self, request: ServerRequest) {
         self.requests.push(request);
     }
