@@ -48,7 +48,8 @@ pub struct ServerOptions {
     pub repair: RepairOptions,
     /// Bytes a second that are copied from other processes, by one that recovers, takes a
     /// backend's place or is to be one of a resized cell; at least [`RECOVERY_RATE_MIN`], or 0
-    /// for as fast as it goes. `None`: a recovery goes as fast as it can, a move so fast that it disturbs nobody.
+    /// for as fast as it goes. `None`: a recovery goes as fast as it can, a move so fast that
+    /// it disturbs nobody.
     ///
     /// [`RECOVERY_RATE_MIN`]: crate::RECOVERY_RATE_MIN
     pub recovery_rate: Option<u64>,

@@ -6,7 +6,8 @@
 //! [`LEASE_MOVED_NS`](trefoil_layout::control::LEASE_MOVED_NS) from the moment on from which
 //! it acknowledges nothing any more. Nobody else writes that value, and it is never taken
 //! back. It also says to whom it has let go: a process that was stopped for long may have
-//! been replaced by another one. Its lock is free a moment later, and a successor serves only once it has that.
+//! been replaced by another one. Its lock is free a moment later, and a successor serves only
+//! once it has that.
 
 use super::giving::{FROZEN_LONGER, LINGER};
 use crate::ending::Ending;

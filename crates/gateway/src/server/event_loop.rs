@@ -549,9 +549,10 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
         self.strangers = strangers;
     }
 
-    /// Closes those who have yet to authenticate and keep something, then those that keep more than their
-    /// share and have stood still for longest, until all keep no more than they may:
-    /// whoever asks next is not to blame. One whose request can be refused lives on.
+    /// Closes those who have yet to authenticate and keep something, then those that
+    /// keep more than their share and have stood still for longest, until all keep no
+    /// more than they may: whoever asks next is not to blame. One whose request can be
+    /// refused lives on.
     #[cold]
     fn shed(&mut self) {
         self.shed_strangers();
