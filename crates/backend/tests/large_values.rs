@@ -168,12 +168,12 @@ impl ServerProcess {
         let stdin = child.stdin.take();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
-        // What the test harness says comes first.
+        // What the test harness says comes first; with one core, on the same line.
         let socket = loop {
             line.clear();
             let read = stdout.read_line(&mut line).unwrap();
             assert!(read > 0, "the server did not start");
-            if let Some(socket) = line.trim().strip_prefix("socket ") {
+            if let Some((_, socket)) = line.trim().split_once("socket ") {
                 break socket.to_owned();
             }
         };

@@ -140,7 +140,7 @@ fn who_was_not_answered_in_time_goes_on() {
         let server = Server::ready(&wanted);
         let mut client = Client::connect(&wanted.socket()).expect("a queue");
         client.set(b"k", b"v").expect("committed");
-        server.signal(Signal::STOP);
+        server.pause();
         let short = Duration::from_millis(20);
         client.set_within(short);
         let timed_out = ClientError::NoAnswer(NoAnswer::TimedOut(short));
@@ -167,7 +167,7 @@ fn who_waits_for_room_learns_that_the_server_is_gone() {
     let mut client = Client::connect(&wanted.socket()).expect("a queue");
     client.set(b"k", b"v").expect("committed");
     assert_eq!(client.get(b"k"), Ok(Some(&b"v"[..])));
-    server.signal(Signal::STOP);
+    server.pause();
     // It may have been amid a turn.
     client.set_within(Duration::from_millis(20));
     let full = loop {

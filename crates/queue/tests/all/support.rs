@@ -126,6 +126,26 @@ impl Server {
         rustix::process::kill_process(Pid::from_child(&self.child), signal).expect("a child");
     }
 
+    /// Stops every thread of it; the signal alone stops one, and the others some time
+    /// after it.
+    pub(crate) fn pause(&self) {
+        self.signal(Signal::STOP);
+        let threads = format!("/proc/{}/task", self.child.id());
+        let is_stopped = |thread: std::io::Result<std::fs::DirEntry>| {
+            let stat = std::fs::read_to_string(thread.expect("a thread").path().join("stat"));
+            let stat = stat.expect("a thread");
+            // Behind the name, which may have any character in it.
+            let (_, state) = stat.rsplit_once(") ").expect("a state");
+            state.starts_with('T')
+        };
+        while !std::fs::read_dir(&threads)
+            .expect("a child")
+            .all(is_stopped)
+        {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+
     /// What it says until its end.
     fn said(&mut self) -> String {
         let mut said = String::new();

@@ -7,10 +7,10 @@ use std::process::ExitCode;
 use trefoil_bench::gateway::{GatewayOptions, gateway};
 
 pub(super) fn run(args: &GatewayBenchArgs) -> Outcome {
-    need_two_cores()?;
     if args.seconds <= 0.0 || !args.seconds.is_finite() {
         return Err(Failure::Usage("--seconds has to be above 0".into()));
     }
+    need_two_cores()?;
     let options = GatewayOptions {
         with_cell: !args.no_cell,
         only: args.only.clone(),

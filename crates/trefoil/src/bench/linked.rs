@@ -7,8 +7,9 @@ use std::process::ExitCode;
 use trefoil_bench::linked::{LinkedOptions, Protocol, Variant, linked};
 
 pub(super) fn run(args: &LinkedBenchArgs) -> Outcome {
+    let options = options(args)?;
     need_two_cores()?;
-    let report = linked(&options(args)?, &mut |what| eprintln!("{what}")).map_err(Failure::of)?;
+    let report = linked(&options, &mut |what| eprintln!("{what}")).map_err(Failure::of)?;
     report.write(&args.out).map_err(Failure::of)?;
     if args.json {
         print_json(&report)?;

@@ -7,13 +7,13 @@ use std::process::ExitCode;
 use trefoil_bench::network::{NetworkOptions, network};
 
 pub(super) fn run(args: &NetworkArgs) -> Outcome {
-    need_two_cores()?;
     let is_possible = args.seconds > 0.0 && args.seconds.is_finite() && args.rounds > 0;
     if !is_possible || args.value_size.is_empty() {
         return Err(Failure::Usage(
             "--seconds and --rounds have to be above 0, and there has to be a --value-size".into(),
         ));
     }
+    need_two_cores()?;
     let options = NetworkOptions {
         program: program()?,
         seconds: args.seconds,

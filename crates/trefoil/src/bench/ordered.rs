@@ -8,10 +8,10 @@ use trefoil_bench::ordered::ordered;
 use trefoil_ordered_load::LoadOptions;
 
 pub(super) fn run(args: &OrderedBenchArgs) -> Outcome {
-    need_two_cores()?;
     if args.seconds <= 0.0 || !args.seconds.is_finite() {
         return Err(Failure::Usage("--seconds has to be above 0".into()));
     }
+    need_two_cores()?;
     let has = |part| args.only.is_empty() || args.only.contains(&part);
     let options = LoadOptions {
         runs: args.runs,
