@@ -26,7 +26,7 @@ pub use heap::{return_free_blocks, return_long_blocks, share_heaps};
 pub use mapping::{HUGE_PAGE_LEN, Mapping, MappingError};
 pub use object::{HugePages, MemoryObject, ObjectError};
 pub use program::ProgramPages;
-pub use turns::take_short_turns;
+pub use turns::{take_short_turns, take_usual_turns};
 pub use unmap::maps_foreign;
 pub use words::{SharedBlock, SharedWords, WordBuffer, prefetch_read};
 

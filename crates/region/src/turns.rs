@@ -7,6 +7,17 @@ use std::time::Duration;
 /// for. A thread whose turns are shorter takes the core from one that has just begun a long
 /// one (Linux 6.12 and later); otherwise it would wait for milliseconds wherever others work.
 pub fn take_short_turns(turn: Duration) {
+    take_turns(turn);
+}
+
+/// Asks for turns of the usual length: for threads that compute, begun by one whose turns are
+/// short. They would have the same.
+pub fn take_usual_turns() {
+    take_turns(Duration::ZERO);
+}
+
+/// 0 is the usual length.
+fn take_turns(turn: Duration) {
     #[cfg(target_os = "linux")]
     {
         /// `struct sched_attr` of linux/sched/types.h, as of its first version.
@@ -47,4 +58,39 @@ pub fn take_short_turns(turn: Duration) {
     }
     #[cfg(not(target_os = "linux"))]
     let _ = turn;
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    /// What the system has been told of the calling thread's turns, in nanoseconds.
+    fn turn_ns() -> u64 {
+        let sched = std::fs::read_to_string("/proc/thread-self/sched").unwrap_or_default();
+        let slice = sched.lines().find(|line| line.starts_with("se.slice"));
+        slice.map_or(0, |line| line.rsplit(' ').next().unwrap().parse().unwrap())
+    }
+
+    #[test]
+    fn a_thread_has_the_turns_of_who_began_it_until_it_takes_others() {
+        let short = Duration::from_micros(150);
+        let usual_ns = turn_ns();
+        std::thread::spawn(move || {
+            take_short_turns(short);
+            let own = turn_ns();
+            let begun = std::thread::spawn(|| {
+                let inherited = turn_ns();
+                take_usual_turns();
+                (inherited, turn_ns())
+            });
+            let (inherited, usual) = begun.join().unwrap();
+            assert_eq!(usual, usual_ns);
+            // Kernels before 6.12 tell nothing, or know one length only.
+            if own != usual_ns {
+                assert_eq!((own, inherited), (150_000, 150_000));
+            }
+        })
+        .join()
+        .unwrap();
+    }
 }

@@ -5,12 +5,24 @@
 //! To look in vain costs a core, so it does that only while it has paid lately:
 //! each look that found something earns credit, each that did not costs some,
 //! and a sleep that was over almost at once shows that looking would have paid.
+//!
+//! Between two looks it gives its core away. Where another process computes on that
+//! core, it keeps it for a whole time slice, of milliseconds; a loop that sleeps, and
+//! whose turns are short, takes the core back as soon as it is woken. So after a look
+//! that took as long as a stranger's turn the loop sleeps in its next waits.
 
 /// Credit that a busy loop has at most: so many vain waits until it sleeps at
 /// once.
 const CREDIT_MAX: u32 = 8;
 /// Earned by a sleep that looking would have spared.
 const CREDIT_OF_SHORT_SLEEP: u32 = 2;
+/// Whoever keeps a core that was given away for longer than this is no other loop that
+/// looks, but computes.
+const STRANGER_NS: u64 = 100_000;
+/// Waits asleep after a stranger has used one: at first, and at most. Then it is tried
+/// whether he has gone.
+const STRANGER_WAITS: u32 = 16;
+const STRANGER_WAITS_MAX: u32 = 1024;
 
 /// What to do until something happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +40,10 @@ pub(super) struct Waiting {
     credit: u32,
     idle_since_ns: Option<u64>,
     asleep_since_ns: Option<u64>,
+    /// Waits, with this one, that are sleep because a stranger has used the core.
+    strangers: u32,
+    /// How many these are after the next one that he uses.
+    strangers_next: u32,
 }
 
 impl Waiting {
@@ -38,13 +54,31 @@ impl Waiting {
             credit: 0,
             idle_since_ns: None,
             asleep_since_ns: None,
+            strangers: 0,
+            strangers_next: STRANGER_WAITS,
+        }
+    }
+
+    /// Whether somebody else computes on this core, for all that is known.
+    pub(super) fn is_beside_stranger(&self) -> bool {
+        self.strangers > 0
+    }
+
+    /// The core was given away, for so long.
+    pub(super) fn gave_way(&mut self, took_ns: u64) {
+        if took_ns > STRANGER_NS {
+            self.strangers = self.strangers_next;
+            self.strangers_next = (self.strangers_next * 2).min(STRANGER_WAITS_MAX);
+        } else {
+            self.strangers_next = STRANGER_WAITS;
         }
     }
 
     /// What to do until something happens.
     pub(super) fn next(&mut self, now_ns: u64) -> Wait {
         let idle_since = self.idle_since_ns.unwrap_or(now_ns);
-        if self.credit > 0 && now_ns.saturating_sub(idle_since) < self.spin_ns {
+        let has_spun = now_ns.saturating_sub(idle_since) >= self.spin_ns;
+        if self.credit > 0 && !has_spun && !self.is_beside_stranger() {
             return Wait::Poll;
         }
         if self.asleep_since_ns.is_none() {
@@ -61,6 +95,7 @@ impl Waiting {
 
     /// Something has happened.
     pub(super) fn found(&mut self, now_ns: u64) {
+        self.strangers = self.strangers.saturating_sub(1);
         match self.asleep_since_ns.take() {
             // The sleeper's own wake-up is part of the time that it slept.
             Some(since) if now_ns.saturating_sub(since) < 2 * self.spin_ns => {
@@ -114,6 +149,33 @@ mod tests {
             vain += 1;
         }
         assert_eq!(vain, CREDIT_MAX);
+    }
+
+    #[test]
+    fn beside_a_stranger_it_sleeps_and_now_and_then_looks_whether_he_has_gone() {
+        let mut waiting = Waiting::new(SPIN);
+        let mut now = 0;
+        let mut wait = |waiting: &mut Waiting| {
+            let wait = waiting.next(now);
+            now += SPIN / 2;
+            waiting.found(now);
+            wait
+        };
+        wait(&mut waiting);
+        assert_eq!(wait(&mut waiting), Wait::Poll);
+        for waits in [STRANGER_WAITS, 2 * STRANGER_WAITS] {
+            waiting.gave_way(STRANGER_NS + 1);
+            for _ in 0..waits {
+                assert_eq!(wait(&mut waiting), Wait::Sleep);
+            }
+            assert_eq!(wait(&mut waiting), Wait::Poll, "it is tried again");
+        }
+        waiting.gave_way(STRANGER_NS);
+        assert_eq!(wait(&mut waiting), Wait::Poll, "another loop that looks");
+        for _ in 0..20 {
+            waiting.gave_way(STRANGER_NS + 1);
+        }
+        assert_eq!(waiting.strangers, STRANGER_WAITS_MAX);
     }
 
     #[test]

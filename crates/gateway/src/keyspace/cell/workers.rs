@@ -93,7 +93,11 @@ impl Workers {
         let shared = Arc::clone(&self.shared);
         let thread = std::thread::Builder::new()
             .name("trefoil-waiter".to_owned())
-            .spawn(move || shared.work());
+            .spawn(move || {
+                // It may have been begun by an event loop.
+                trefoil_region::take_usual_turns();
+                shared.work();
+            });
         if let Err(error) = thread {
             let mut state = self.shared.lock();
             state.worker_count -= 1;

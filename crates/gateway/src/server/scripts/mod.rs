@@ -244,6 +244,7 @@ impl Shared {
         // Event loops go first. Of the calling thread only; it may not be allowed, and is
         // no condition.
         let _ = rustix::process::setpriority_process(None, NICENESS);
+        trefoil_region::take_usual_turns();
         let mut state = self.lock();
         while !state.is_ending {
             let Some((connection, job)) = state.waiting.pop_front() else {
