@@ -137,6 +137,9 @@ pub(super) fn cachedump<K: Keyspace>(
     });
 }
 
+/// What a byte of a list counts as: see [`Keyspace::work`].
+const TOLD_WORK: u64 = 2;
+
 /// Lists more items.
 pub(super) fn resume<K: Keyspace>(
     state: &mut State,
@@ -148,6 +151,7 @@ pub(super) fn resume<K: Keyspace>(
     let out = &mut *desk.out;
     let (kind, seen) = (&mut dump.kind, &mut dump.seen);
     let page_len = desk.world.keyspace.page_len();
+    let out_len = out.len();
     let listed = desk
         .world
         .keyspace
@@ -161,6 +165,9 @@ pub(super) fn resume<K: Keyspace>(
             }
         });
     let listed = listed.ready()?;
+    // A line of many small fields takes longer than as many bytes that are copied.
+    let told = (out.len() - out_len) as u64;
+    desk.world.keyspace.charge(TOLD_WORK * told);
     let is_full = matches!(
         dump.kind,
         Kind::Cache { count_left: 0, .. } | Kind::Cache { len_left: 0, .. }
