@@ -287,8 +287,10 @@ impl Core {
         let Some(datagrams) = &mut self.datagrams else {
             return;
         };
+        let now_ns = monotonic_ns();
         datagrams.take(&mut self.initiator, &mut self.left);
-        datagrams.send(monotonic_ns());
+        datagrams.receive_before_late(&mut self.input, now_ns);
+        datagrams.send(now_ns);
         if datagrams.is_blocked() {
             // By the stream, from now on.
             if let Some(datagrams) = self.datagrams.take() {

@@ -22,6 +22,11 @@ const DECREASE_MAX: f64 = 0.5;
 const BETA: f64 = 0.8;
 /// Bytes that a round trip without a queue adds, above the threshold.
 const INCREASE_LEN: f64 = 4096.0;
+/// Answers that take so many times the way itself have stood in a queue …
+const TARGET: f64 = 2.0;
+/// … or twice as many where the window is so short, and more where it is shorter: it fills no
+/// queue, and what is late has met others, or a host that is busy. (Swift scales by flows.)
+const SHORT_LEN: f64 = 8192.0;
 /// At the beginning.
 const FIRST_LEN: f64 = 16_384.0;
 /// The least: one answer is always under way.
@@ -131,10 +136,8 @@ impl Window {
             return;
         }
         let target_ns = self.target_ns();
-        // A single one that is late has met a client that was.
-        let usual_ns = rtt_ns.min(self.srtt_ns);
-        if usual_ns > target_ns {
-            let late = (usual_ns - target_ns) as f64 / usual_ns as f64;
+        if rtt_ns > target_ns {
+            let late = (rtt_ns - target_ns) as f64 / rtt_ns as f64;
             self.decrease(1.0 - BETA * late, now_ns);
         } else if self.is_used() {
             // A window's bytes are answered in a round trip.
@@ -203,7 +206,9 @@ impl Window {
     }
 
     fn target_ns(&self) -> u64 {
-        self.base_ns.saturating_mul(2).saturating_add(SLACK_NS)
+        let short = (SHORT_LEN / self.len).sqrt() * TARGET;
+        let times = TARGET + short;
+        (self.base_ns as f64 * times) as u64 + SLACK_NS
     }
 
     /// After how long without an answer one is asked again.
