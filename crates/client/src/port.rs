@@ -96,6 +96,13 @@ impl Port for ClientPort {
         each!(self, port => port.submit_data(token, pointer, into))
     }
 
+    fn backlog_ns(&self) -> u64 {
+        match self {
+            ClientPort::Engine(port) => port.backlog_ns(),
+            _ => 0,
+        }
+    }
+
     fn answer_ns(&self) -> u64 {
         match self {
             ClientPort::Engine(port) => port.answer_ns(),

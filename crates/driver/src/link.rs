@@ -756,6 +756,11 @@ impl<P: Port> Link<P> {
         self.near.as_ref().map_or(0, Port::answer_ns)
     }
 
+    /// How much longer it takes what is asked here now, because others come before it.
+    pub(crate) fn backlog_ns(&self) -> u64 {
+        self.near.as_ref().map_or(0, Port::backlog_ns)
+    }
+
     /// Before a mutation goes to this partition: touches that should not wait any
     /// longer.
     #[inline]

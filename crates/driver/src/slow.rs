@@ -17,8 +17,18 @@ const PROBE_NS: u64 = 50_000_000;
 /// one more is asked, in nanoseconds: a hundred times what they take on one host, a hundredth
 /// of what one that has stopped would be waited for …
 const HEDGE_AFTER_NS: u64 = 5_000_000;
-/// … or for so many times what they take, on a long way.
+/// … or for so many times what they take, on a long way or behind many others. A batch whose
+/// answers fill a link for longer than that would be asked for half as much again, over the
+/// same link.
 const HEDGE_FACTOR: u64 = 2;
+
+/// When one more is asked: where answers usually take so long, so much is asked before, and
+/// the lookup's clock lags so far behind.
+fn hedge_after(usual_ns: u64, backlog_ns: u64, lag_ns: u64) -> u64 {
+    let expected_ns = usual_ns.saturating_add(backlog_ns);
+    let after_ns = HEDGE_AFTER_NS.max(expected_ns.saturating_mul(HEDGE_FACTOR));
+    after_ns.saturating_add(lag_ns)
+}
 
 /// Whom a lookup that waits for answers asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,14 +59,19 @@ fn slowest(answers_ns: &[u64]) -> (Option<usize>, u64) {
 }
 
 impl<H: Host> Driver<H> {
-    /// For a lookup of this cohort by scans or messages.
+    /// For a lookup of this cohort by scans or messages, which begins by a clock that may lag
+    /// by milliseconds.
     pub(crate) fn order(&mut self, cohort: Cohort, now_ns: u64) -> Order {
         let numbers = cohort.as_slice();
         let mut answers_ns = [0; REPLICAS_MAX];
+        let mut backlog_ns = 0;
         for (answer_ns, number) in answers_ns.iter_mut().zip(numbers) {
-            let link = self.links.get(*number as usize);
-            *answer_ns = link.map_or(0, |link| link.answer_ns());
+            if let Some(link) = self.links.get(*number as usize) {
+                *answer_ns = link.answer_ns();
+                backlog_ns = backlog_ns.max(link.backlog_ns());
+            }
         }
+        let lag_ns = self.host.monotonic_ns().saturating_sub(now_ns);
         let (slow, usual_ns) = slowest(&answers_ns[..numbers.len()]);
         let slow = slow.filter(|_| self.turns.are_free());
         let asks_all = slow.is_some() && now_ns >= self.probe_at_ns;
@@ -67,7 +82,7 @@ impl<H: Host> Driver<H> {
             // The slow one is the last behind it.
             first: slow.map(|place| (place + 1) % numbers.len()),
             asks_all,
-            hedge_after_ns: HEDGE_AFTER_NS.max(usual_ns.saturating_mul(HEDGE_FACTOR)),
+            hedge_after_ns: hedge_after(usual_ns, backlog_ns, lag_ns),
         }
     }
 }
@@ -75,6 +90,21 @@ impl<H: Host> Driver<H> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn one_more_is_asked_when_the_answer_is_late_where_it_stands() {
+        let ms = |times: [u64; 3]| hedge_after(times[0] * MS, times[1] * MS, times[2] * MS) / MS;
+        assert_eq!(ms([0, 0, 0]), 5);
+        assert_eq!(ms([1, 0, 0]), 5);
+        assert_eq!(ms([25, 0, 0]), 50);
+        // The last of a batch is not late before those ahead of it have come.
+        assert_eq!(ms([1, 20, 0]), 42);
+        // By a clock that says what it was 4 ms ago.
+        assert_eq!(ms([1, 0, 4]), 9);
+        assert_eq!(hedge_after(u64::MAX, 1, 1), u64::MAX);
+    }
 
     #[test]
     fn one_is_slow_beside_the_next_slowest() {

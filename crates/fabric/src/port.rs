@@ -202,6 +202,11 @@ pub trait Port {
         0
     }
 
+    /// How much longer one takes that is asked for now, because others come before it.
+    fn backlog_ns(&self) -> u64 {
+        0
+    }
+
     /// Scans the bucket at the far side, and reads what it points at. With `is_use` the item
     /// that it finds is reported as read there.
     fn submit_scan(

@@ -35,6 +35,8 @@ const SOLICITED_USUAL_MAX: u32 = 64 << 10;
 const SOLICITED_FALL: u32 = 64;
 /// How long answers take is smoothed over so many frames of them.
 const ANSWERS_SMOOTHED: u64 = 4;
+/// And how fast they follow one another, over so many times that some have come.
+const GAPS_SMOOTHED: u64 = 8;
 /// How often a scan whose data turn out longer is asked again.
 const LONGER_COUNT_MAX: u8 = 3;
 /// Touches that wait to be sent; further ones are lost.
@@ -199,6 +201,10 @@ pub struct Initiator {
     heard_ns: u64,
     /// How long answers take lately, from when they were asked for; 0 before the first.
     answer_ns: u64,
+    /// How fast answers follow one another while more are owed; 0 before that was seen.
+    gap_ns: u64,
+    /// When the last ones came, while more are owed; 0 if none are.
+    answered_ns: u64,
     solicited: u32,
     out: Vec<u8>,
     out_begin: usize,
@@ -222,6 +228,8 @@ impl Initiator {
             counting_count: 0,
             heard_ns: 0,
             answer_ns: 0,
+            gap_ns: 0,
+            answered_ns: 0,
             solicited: SOLICITED_FIRST,
             out,
             out_begin: 0,
@@ -375,6 +383,17 @@ impl Initiator {
         self.answer_ns
     }
 
+    /// Whether it is known how fast answers follow one another.
+    pub fn has_gaps(&self) -> bool {
+        self.gap_ns > 0
+    }
+
+    /// How long it takes until all that is asked for has come, in nanoseconds: what is asked
+    /// next comes behind it.
+    pub fn backlog_ns(&self) -> u64 {
+        self.gap_ns.saturating_mul(self.pending.len() as u64)
+    }
+
     /// Solicited bytes under way.
     pub fn solicited_under_way(&self) -> u32 {
         self.used
@@ -461,6 +480,7 @@ impl Initiator {
         mut on: impl FnMut(Event<'_>),
     ) -> Result<usize, SessionError> {
         let mut done = 0;
+        let mut answers_count = 0;
         while let Some(frame) = Frame::first(&input[done..], ANSWERS_LEN_MAX)? {
             let Frame { head, body } = frame;
             self.heard_ns = now_ns;
@@ -486,10 +506,16 @@ impl Initiator {
                     self.counting_count -= 1;
                     on(Event::Counters(values));
                 }
-                (Kind::Answers, Some(_)) => self.take_answers(head, body, now_ns, &mut on)?,
+                (Kind::Answers, Some(_)) => {
+                    self.take_answers(head, body, now_ns, &mut on)?;
+                    answers_count += u64::from(head.count);
+                }
                 _ => return Err(Malformed("a frame that nobody has asked for").into()),
             }
             done += frame.total_len();
+        }
+        if answers_count > 0 {
+            self.learn_gap(answers_count, now_ns);
         }
         Ok(done)
     }
@@ -602,6 +628,21 @@ impl Initiator {
         self.answer_ns = match self.answer_ns {
             0 => took_ns,
             known_ns => known_ns - known_ns / ANSWERS_SMOOTHED + took_ns / ANSWERS_SMOOTHED,
+        };
+    }
+
+    /// So many answers have come at once.
+    fn learn_gap(&mut self, count: u64, now_ns: u64) {
+        if self.answered_ns > 0 {
+            let gap_ns = now_ns.saturating_sub(self.answered_ns) / count;
+            self.gap_ns = match self.gap_ns {
+                0 => gap_ns,
+                known_ns => known_ns - known_ns / GAPS_SMOOTHED + gap_ns / GAPS_SMOOTHED,
+            };
+        }
+        self.answered_ns = match self.pending.is_empty() {
+            true => 0,
+            false => now_ns,
         };
     }
 

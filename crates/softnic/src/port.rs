@@ -23,7 +23,7 @@ use crate::datagrams::Datagrams;
 use crate::dial::{ConnectError, DatagramUse, Dialled, EngineAddress, RECEIVE_LEN, dial};
 use std::net::TcpStream;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use trefoil_client_core::outcome::SendFailure;
@@ -101,6 +101,8 @@ pub(crate) struct Session {
     engine: u64,
     /// How long answers take lately, in nanoseconds.
     answer_ns: AtomicU64,
+    /// Whether it is known how fast answers follow one another.
+    has_gaps: AtomicBool,
     core: Mutex<Core>,
 }
 
@@ -201,6 +203,7 @@ impl EnginePort {
             waits: datagrams.as_ref().map(Datagrams::waits),
             engine: initiator.welcome().map_or(0, |welcome| welcome.engine),
             answer_ns: AtomicU64::new(0),
+            has_gaps: AtomicBool::new(false),
             core: Mutex::new(Core {
                 channel,
                 datagrams,
@@ -284,8 +287,10 @@ impl Core {
         let Some(datagrams) = &mut self.datagrams else {
             return;
         };
+        let now_ns = monotonic_ns();
         datagrams.take(&mut self.initiator, &mut self.left);
-        datagrams.send(monotonic_ns());
+        datagrams.receive_before_late(&mut self.input, now_ns);
+        datagrams.send(now_ns);
         if datagrams.is_blocked() {
             // By the stream, from now on.
             if let Some(datagrams) = self.datagrams.take() {
@@ -475,6 +480,13 @@ impl Port for EnginePort {
         Progress::Pending
     }
 
+    fn backlog_ns(&self) -> u64 {
+        match self.session.has_gaps.load(Ordering::Relaxed) {
+            true => self.core().initiator.backlog_ns(),
+            false => 0,
+        }
+    }
+
     fn answer_ns(&self) -> u64 {
         self.session.answer_ns.load(Ordering::Relaxed)
     }
@@ -544,6 +556,8 @@ impl Port for EnginePort {
             core.take_in(&self.session.socket, on);
             let answer_ns = core.initiator.answer_ns();
             self.session.answer_ns.store(answer_ns, Ordering::Relaxed);
+            let has_gaps = core.initiator.has_gaps();
+            self.session.has_gaps.store(has_gaps, Ordering::Relaxed);
         }
         let is_closed = core.is_closed;
         let port = &mut core.ports[self.at];

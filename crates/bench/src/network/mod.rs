@@ -91,8 +91,8 @@ pub enum NetworkBenchError {
     /// A socket, a file or a thread.
     #[error("{what}: {source}")]
     Io {
-        /// What was being done.
-        what: &'static str,
+        /// What was being done, and where.
+        what: String,
         /// The system's answer.
         source: io::Error,
     },
@@ -104,8 +104,23 @@ pub enum NetworkBenchError {
     Miss(String),
 }
 
-fn io_error(what: &'static str) -> impl FnOnce(io::Error) -> NetworkBenchError {
-    move |source| NetworkBenchError::Io { what, source }
+impl NetworkBenchError {
+    /// Whether this host has no such rights, devices or programs: nothing was tried then.
+    fn is_of_this_host(&self) -> bool {
+        matches!(
+            self,
+            NetworkBenchError::Network(NetworkError::NotRoot | NetworkError::Device { .. })
+                | NetworkBenchError::Peer(PeerError::Missing { .. })
+        )
+    }
+}
+
+/// What was being done, and where.
+fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> NetworkBenchError {
+    move |source| NetworkBenchError::Io {
+        what: what.into(),
+        source,
+    }
 }
 
 fn cell_error(error: impl std::fmt::Display) -> NetworkBenchError {
@@ -153,25 +168,14 @@ pub fn network(
     };
     for trial in trials {
         tell(trial.title());
-        let report_of = match trial.run(&ground) {
-            Ok(findings) => TrialReport {
-                trial,
-                findings,
-                skipped: None,
-            },
-            // This host has no such devices or programs: that is said, and others go on.
-            Err(error @ (NetworkBenchError::Network(_) | NetworkBenchError::Io { .. })) => {
-                TrialReport {
-                    trial,
-                    findings: Vec::new(),
-                    skipped: Some(error.to_string()),
-                }
-            }
-            Err(error) => return Err(error),
-        };
-        report.tried(report_of);
+        report.tried(trial.run(&ground));
     }
     Ok(report)
+}
+
+/// What a crowd does there.
+fn asked_at(address: SocketAddr) -> String {
+    format!("ask {address} by many connections")
 }
 
 /// Keys that are found.
@@ -317,7 +321,7 @@ impl<'a> Scene<'a> {
             Case::Crowd | Case::CrowdDeep => {
                 let cell = Cell::connect(&one.cell.address).map_err(cell_error)?;
                 let life = cell.config().life;
-                let token = std::fs::read(&self.secrets.token).map_err(io_error("read a file"))?;
+                let token = self.secrets.read_token()?;
                 let keys = EngineKeys {
                     life,
                     token: &token,
@@ -352,7 +356,7 @@ impl<'a> Scene<'a> {
         };
         let before = cpu(Some(server))?;
         let (operations, elapsed) =
-            crowd(&options, &self.keys, length).map_err(io_error("ask by many connections"))?;
+            crowd(&options, &self.keys, length).map_err(io_error(asked_at(address)))?;
         let timed = Timed {
             latency: Latency::default(),
             operations,
@@ -534,7 +538,7 @@ impl Secrets {
         let dir = tempfile::Builder::new().prefix("trefoil-bench-").tempdir();
         let dir = dir.map_err(io_error("make a directory"))?;
         let (token, certs) = (dir.path().join("token"), dir.path().join("certs"));
-        write_token(&token).map_err(io_error("write a token"))?;
+        write_token(&token).map_err(io_error(format!("write {}", token.display())))?;
         trefoil_client::use_token_file(&token);
         issue(program, &certs, &[("server", host)])?;
         Ok(Secrets {
@@ -542,6 +546,11 @@ impl Secrets {
             certs,
             _dir: dir,
         })
+    }
+
+    fn read_token(&self) -> Result<Vec<u8>, NetworkBenchError> {
+        let path = &self.token;
+        std::fs::read(path).map_err(io_error(format!("read {}", path.display())))
     }
 }
 
@@ -580,7 +589,9 @@ fn run_certs(program: &Path, dir: &Path, arguments: &[&str]) -> Result<(), Netwo
     let mut command = std::process::Command::new(program);
     command.args(["cell", "certs"]).args(arguments);
     command.arg("--dir").arg(dir);
-    let output = command.output().map_err(io_error("issue certificates"))?;
+    let output = command
+        .output()
+        .map_err(io_error(format!("run {}", program.display())))?;
     match output.status.success() {
         true => Ok(()),
         false => Err(cell_error(String::from_utf8_lossy(&output.stderr))),

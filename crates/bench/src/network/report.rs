@@ -279,6 +279,11 @@ impl Report {
         self.trials.push(trial);
     }
 
+    /// Whether a trial did not come to its end, for another reason than what the host lacks.
+    pub fn has_failed(&self) -> bool {
+        self.trials.iter().any(|trial| trial.failed.is_some())
+    }
+
     fn median(&self, value_len: usize, case: Case) -> Option<&Row> {
         let of = |of: &&CaseRows| (of.value_len, of.case) == (value_len, case);
         self.cases.iter().find(of).map(|of| &of.median)

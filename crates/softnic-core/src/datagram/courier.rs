@@ -17,19 +17,57 @@ use std::collections::{HashMap, VecDeque};
 
 /// Patience grows with attempts, up to so many times what it was.
 const BACKOFF_MAX: u32 = 64;
+/// Attempts of which it is known when they were made: an answer says which one it belongs to.
+const ATTEMPTS_KNOWN: u32 = 4;
+/// Where no more than so many requests are under way, and of so few bytes each, one that has
+/// to be asked again is asked twice at once: somebody waits for nothing else, and the next
+/// patience would be longer. Among many, what is lost is a sign of a queue, and that would
+/// feed it.
+const TWICE_COUNT_MAX: usize = 4;
+const TWICE_LEN_MAX: usize = 4096;
 const PIECE_WORDS: usize = PIECE_COUNT_MAX.div_ceil(64);
 
 /// A request under way.
 #[derive(Debug)]
 struct Pending {
     ask: Ask,
-    /// Counts from 1.
+    /// The last one; counts from 1.
     attempt: u32,
-    /// When it was sent last; when something of it came last, if later.
-    sent_ns: u64,
+    /// Times that it was asked; two attempts at once are one.
+    times: u32,
+    /// When the last attempts were made, by their number.
+    sent_ns: [u64; ATTEMPTS_KNOWN as usize],
+    /// When it was sent last, or something of it came, if later.
     moved_ns: u64,
     /// What has come of one attempt.
     coming: Option<Box<Coming>>,
+}
+
+impl Pending {
+    fn new(ask: Ask, now_ns: u64) -> Self {
+        let mut pending = Pending {
+            ask,
+            attempt: 0,
+            times: 1,
+            sent_ns: [0; ATTEMPTS_KNOWN as usize],
+            moved_ns: now_ns,
+            coming: None,
+        };
+        pending.send(now_ns);
+        pending
+    }
+
+    fn send(&mut self, now_ns: u64) {
+        self.attempt += 1;
+        self.sent_ns[(self.attempt % ATTEMPTS_KNOWN) as usize] = now_ns;
+        self.moved_ns = now_ns;
+    }
+
+    /// When an attempt was made that is not after the last one, if that is still known.
+    fn sent_ns(&self, attempt: u32) -> Option<u64> {
+        let is_known = attempt + ATTEMPTS_KNOWN > self.attempt;
+        is_known.then(|| self.sent_ns[(attempt % ATTEMPTS_KNOWN) as usize])
+    }
 }
 
 #[derive(Debug)]
@@ -61,6 +99,8 @@ pub struct Courier {
     pending: HashMap<u64, Pending>,
     /// Ids in the order in which they are looked at; some are answered already.
     order: VecDeque<u64>,
+    /// Second attempts, for the next datagram: two are seldom lost together.
+    twice: Vec<(u32, Ask)>,
     counts: CourierCounts,
     /// Requests that were answered.
     answered: u64,
@@ -75,6 +115,7 @@ impl Courier {
             waiting: VecDeque::new(),
             pending: HashMap::new(),
             order: VecDeque::new(),
+            twice: Vec::new(),
             counts: CourierCounts::default(),
             answered: 0,
         }
@@ -92,7 +133,7 @@ impl Courier {
 
     /// Whether one request was asked so often, and nothing was ever answered.
     pub fn is_unheard(&self, attempts: u32) -> bool {
-        let is_given_up = |of: &Pending| of.attempt > attempts;
+        let is_given_up = |of: &Pending| of.times > attempts;
         self.answered == 0 && self.pending.values().any(is_given_up)
     }
 
@@ -115,7 +156,13 @@ impl Courier {
     /// Writes what goes into one more datagram; `false` if there is nothing to say now.
     pub fn next_payload(&mut self, now_ns: u64, payload: &mut Vec<u8>) -> bool {
         payload.clear();
-        let mut count = 0;
+        let mut count = self.twice.len();
+        for (attempt, ask) in self.twice.drain(..) {
+            encode_request(attempt, &ask, payload);
+            self.counts.sent += 1;
+            self.counts.resent += 1;
+        }
+        let is_little = self.pending.len() <= TWICE_COUNT_MAX;
         // Those that are late go first: somebody waits for them longest.
         for _ in 0..self.order.len() {
             if count == REQUEST_COUNT_MAX {
@@ -132,9 +179,14 @@ impl Courier {
                 continue;
             }
             self.window.lost(now_ns);
-            pending.attempt += 1;
-            (pending.sent_ns, pending.moved_ns) = (now_ns, now_ns);
+            pending.times += 1;
+            pending.send(now_ns);
             encode_request(pending.attempt, &pending.ask, payload);
+            if is_little && cost(&pending.ask) <= TWICE_LEN_MAX {
+                // An attempt of its own: the engine looks again for it.
+                pending.send(now_ns);
+                self.twice.push((pending.attempt, pending.ask));
+            }
             self.counts.sent += 1;
             self.counts.resent += 1;
             count += 1;
@@ -154,16 +206,10 @@ impl Courier {
             if ask.is_answered() {
                 self.used += cost;
                 self.order.push_back(ask.id);
-                let pending = Pending {
-                    ask,
-                    attempt: 1,
-                    sent_ns: now_ns,
-                    moved_ns: now_ns,
-                    coming: None,
-                };
-                self.pending.insert(ask.id, pending);
+                self.pending.insert(ask.id, Pending::new(ask, now_ns));
             }
         }
+        self.window.sent(self.used, now_ns);
         count > 0
     }
 
@@ -207,9 +253,14 @@ impl Courier {
             return Err(wrong);
         }
         pending.moved_ns = now_ns;
-        if piece.attempt == pending.attempt && pending.coming.is_none() {
-            let rtt_ns = now_ns.saturating_sub(pending.sent_ns);
-            self.window.answered(rtt_ns, piece.total_len, now_ns);
+        if pending.coming.is_none()
+            && let Some(sent_ns) = pending.sent_ns(piece.attempt)
+        {
+            if pending.sent_ns(pending.attempt) > Some(sent_ns) {
+                self.window.was_not_lost();
+            }
+            let rtt_ns = now_ns.saturating_sub(sent_ns);
+            self.window.answered(rtt_ns, cost(&pending.ask), now_ns);
         }
         // The usual case: all of it.
         if piece.bytes.len() == piece.total_len {
@@ -261,8 +312,8 @@ impl Courier {
 }
 
 fn due_ns(pending: &Pending, window: &Window) -> u64 {
-    let times = 1 << (pending.attempt - 1).min(BACKOFF_MAX.trailing_zeros());
-    let since_ns = pending.sent_ns.max(pending.moved_ns);
+    let times = 1 << (pending.times - 1).min(BACKOFF_MAX.trailing_zeros());
+    let since_ns = pending.moved_ns;
     since_ns.saturating_add(window.patience_ns().saturating_mul(times))
 }
 

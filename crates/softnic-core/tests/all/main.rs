@@ -4,6 +4,7 @@ mod allocations;
 mod datagrams;
 mod frames;
 mod hostile;
+mod incast;
 mod leases;
 mod pair;
 mod world;

@@ -6,8 +6,8 @@ use rand::rngs::SmallRng;
 use std::collections::HashMap;
 use trefoil_client_core::vote::IndexVote;
 use trefoil_layout::KeyHash;
-use trefoil_softnic_core::limits::{WINDOW_LEN, WINDOW_LEN_MIN};
-use trefoil_softnic_core::wire::{OpenStatus, Region};
+use trefoil_softnic_core::limits::{ANSWERS_LEN_MAX, WINDOW_LEN, WINDOW_LEN_MIN};
+use trefoil_softnic_core::wire::{Frame, OpenStatus, Region};
 use trefoil_softnic_core::{
     Event, Initiator, InitiatorOptions, ReadRange, SessionError, Target, TargetError, Unanswered,
 };
@@ -257,4 +257,45 @@ fn strangers_are_refused_and_told_why() {
     };
     assert_eq!(refusal.code.to_string(), "it does not let this user in");
     assert!(came.is_empty() && pair.memory.admitted == 0);
+}
+
+#[test]
+fn the_backlog_is_how_long_what_is_owed_takes() {
+    let (mut pair, handle) = Pair::opened(7);
+    let range = ReadRange {
+        region: Region::Data,
+        partition: 0,
+        window_id: 0,
+        offset: 0,
+        len: 512,
+    };
+    // One at a time nothing is behind another one.
+    for id in 2..10 {
+        assert!(pair.client.read(id, handle, &range, pair.now));
+        pair.run();
+    }
+    assert!(!pair.client.has_gaps() && pair.client.backlog_ns() == 0);
+    // Ten frames of ten, whose answers come a millisecond apart.
+    for id in 100..200 {
+        assert!(pair.client.read(id, handle, &range, pair.now));
+        if id % 10 == 9 {
+            pair.client.flush();
+        }
+    }
+    let asked = pair.client.output().to_vec();
+    pair.client.sent(asked.len());
+    let (target, memory) = (&mut pair.target, &mut pair.memory);
+    let mut answers = Vec::new();
+    assert_eq!(target.handle(&asked, memory, &mut answers), Ok(asked.len()));
+    for frame in 1..=5 {
+        let first = Frame::first(&answers, ANSWERS_LEN_MAX).unwrap();
+        let len = first.unwrap().total_len();
+        pair.now += 1_000_000;
+        let done = pair.client.handle(&answers[..len], pair.now, |_| {});
+        assert_eq!(done, Ok(len));
+        answers.drain(..len);
+        let owed = 100 - frame * 10;
+        let known = if frame == 1 { 0 } else { owed * 100_000 };
+        assert_eq!(pair.client.backlog_ns(), known);
+    }
 }

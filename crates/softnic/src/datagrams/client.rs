@@ -113,12 +113,19 @@ impl Datagrams {
         }
     }
 
-    /// Takes in what has come: frames of answers, appended to `input`.
-    pub(crate) fn receive(&mut self, input: &mut Vec<u8>, now_ns: u64) {
+    /// Takes in all that has come if something would be asked again now: a pause of this
+    /// process is no loss, and a window that takes it for many is as short as can be.
+    pub(crate) fn receive_before_late(&mut self, input: &mut Vec<u8>, now_ns: u64) {
+        while self.courier.due_ns() <= now_ns && self.receive(input, now_ns) {}
+    }
+
+    /// Takes in what has come: frames of answers, appended to `input`. Whether there may be
+    /// more.
+    pub(crate) fn receive(&mut self, input: &mut Vec<u8>, now_ns: u64) -> bool {
         let mut datagram = [0; DATAGRAM_LEN_MAX + 1];
         for _ in 0..RECEIVED_MAX {
             let Ok(len) = self.socket.recv(&mut datagram) else {
-                return;
+                return false;
             };
             let Ok(payload) = self.sealed.open(&mut datagram[..len]) else {
                 continue;
@@ -134,6 +141,7 @@ impl Datagrams {
                 input.extend_from_slice(answer);
             });
         }
+        true
     }
 
     /// Whether it is time to look at the stream.

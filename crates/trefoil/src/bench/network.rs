@@ -27,5 +27,8 @@ pub(super) fn run(args: &NetworkArgs) -> Outcome {
     } else {
         print_line(&report.table())?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(match report.has_failed() {
+        true => ExitCode::FAILURE,
+        false => ExitCode::SUCCESS,
+    })
 }

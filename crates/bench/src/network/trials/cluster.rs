@@ -1,5 +1,6 @@
 //! Servers on hosts of their own: one with all backends, or three with one each, over etcd.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -9,11 +10,12 @@ use trefoil_client::{CertFiles, CertUse, Tls};
 use super::super::{NetworkBenchError, cell_error, connect_to, io_error, issue, issue_client};
 use super::Ground;
 use crate::hosts::{Host, Network, Wire};
-use crate::peer::procfs;
+use crate::peer::{PeerError, procfs};
 use crate::server::{Server, ServerOptions};
 
 const RPC_PORT: u16 = 7411;
 const ENGINE_PORT: u16 = 7431;
+const ETCD: &str = "etcd";
 const ETCD_PORT: u16 = 2379;
 const HOSTS: usize = 3;
 const UP_WITHIN: Duration = Duration::from_secs(90);
@@ -136,16 +138,24 @@ impl Cluster {
             .collect();
         issue(ground.program, &certs, &named)?;
         let etcd = store_host.enter(|| start_etcd(&store_host, dir.path()))?;
-        let etcd = Etcd(etcd.map_err(io_error("start etcd"))?);
+        let etcd = etcd.map_err(|source| match source.kind() {
+            ErrorKind::NotFound => PeerError::Missing {
+                program: ETCD,
+                package: "etcd-server",
+            }
+            .into(),
+            _ => io_error("start etcd")(source),
+        })?;
+        let etcd = Etcd(etcd);
         await_etcd(&store_host)?;
         let store = format!("etcd://{}:{ETCD_PORT}/cells/bench", store_host.address);
         let start = |number: usize, host: &Host| -> Result<Server, NetworkBenchError> {
             let own = dir.path().join(format!("host{number}"));
-            std::fs::create_dir(&own).map_err(io_error("make a directory"))?;
+            std::fs::create_dir(&own).map_err(io_error(format!("make {}", own.display())))?;
             // A boot and files of its own: neither clients nor the other hosts find its sockets.
             let boot = dir.path().join(format!("boot{number}"));
             let id = format!("00000000-0000-4000-8000-{:012x}\n", number + 1);
-            std::fs::write(&boot, id).map_err(io_error("write a file"))?;
+            std::fs::write(&boot, id).map_err(io_error(format!("write {}", boot.display())))?;
             let script = "mount --bind \"$0\" /proc/sys/kernel/random/boot_id && \
                           mount -t tmpfs tmpfs \"$1\" && shift && exec \"$@\"";
             let mut command = Command::new("unshare");
@@ -239,7 +249,7 @@ impl Cluster {
 fn start_etcd(host: &Host, dir: &std::path::Path) -> std::io::Result<Child> {
     let client = format!("http://{}:{ETCD_PORT}", host.address);
     let peer = "http://127.0.0.1:2380";
-    Command::new("etcd")
+    Command::new(ETCD)
         .args(["--name", "one", "--data-dir"])
         .arg(dir.join("etcd"))
         .args([

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use super::super::crowd::{CrowdOptions, EngineKeys, connect};
 use super::super::{CLIENT_CORE, keys_of_case};
-use super::super::{DEPTH, NetworkBenchError, SERVER_CORE, cell_error, crowd, io_error};
-use super::{Finding, Ground};
+use super::super::{DEPTH, NetworkBenchError, SERVER_CORE, asked_at, cell_error, crowd, io_error};
+use super::{Finding, Findings, Ground};
 use crate::hosts::{Host, Network};
 use crate::load::pin_current_thread;
 use crate::peer::procfs;
@@ -41,7 +41,7 @@ impl Stand {
                 .set(key, &value, SetOptions::default())
                 .map_err(cell_error)?;
         }
-        let token = std::fs::read(&ground.secrets.token).map_err(io_error("read a file"))?;
+        let token = ground.secrets.read_token()?;
         Ok(Stand {
             keys,
             token,
@@ -85,18 +85,18 @@ impl Stand {
 pub(super) fn idle(
     ground: &Ground<'_>,
     network: &mut Network,
-) -> Result<Vec<Finding>, NetworkBenchError> {
+    findings: &mut Findings,
+) -> Result<(), NetworkBenchError> {
     let (server, client) = (network.host("server")?, network.host("client")?);
     let stand = Stand::build(ground)?;
-    let mut findings = Vec::new();
     for engines in [1, 2] {
         let engine = stand.engine(ground, &server, engines)?;
         let options = stand.crowd(&engine, 1);
         let percent = client.enter(|| {
             // They have worked, and are connected.
-            let _connections = connect(&options).map_err(io_error("connect"))?;
+            let _connections = connect(&options).map_err(io_error(asked_at(engine.address)))?;
             crowd(&options, &stand.keys, Duration::from_millis(300))
-                .map_err(io_error("ask by many connections"))?;
+                .map_err(io_error(asked_at(engine.address)))?;
             std::thread::sleep(Duration::from_millis(200));
             let (before, begin) = (procfs::cpu_time(engine.pid)?, Instant::now());
             std::thread::sleep(ground.length.max(Duration::from_secs(2)));
@@ -111,16 +111,16 @@ pub(super) fn idle(
             .wanted("<= 0.5 % of a core", percent <= IDLE_PERCENT_MAX),
         );
     }
-    Ok(findings)
+    Ok(())
 }
 
 pub(super) fn scaling(
     ground: &Ground<'_>,
     network: &mut Network,
-) -> Result<Vec<Finding>, NetworkBenchError> {
+    findings: &mut Findings,
+) -> Result<(), NetworkBenchError> {
     let (server, client) = (network.host("server")?, network.host("client")?);
     let stand = Stand::build(ground)?;
-    let mut findings = Vec::new();
     for (depth, what) in [(1, "one at a time"), (DEPTH, "32 under way")] {
         let mut cost_us = Vec::new();
         for engines in [1, 2] {
@@ -129,10 +129,10 @@ pub(super) fn scaling(
             cost_us.push(client.enter(|| {
                 pin_current_thread(CLIENT_CORE).map_err(io_error("pin a thread"))?;
                 crowd(&options, &stand.keys, Duration::from_millis(200))
-                    .map_err(io_error("ask by many connections"))?;
+                    .map_err(io_error(asked_at(engine.address)))?;
                 let before = procfs::cpu_time(engine.pid)?;
                 let (count, _) = crowd(&options, &stand.keys, ground.length)
-                    .map_err(io_error("ask by many connections"))?;
+                    .map_err(io_error(asked_at(engine.address)))?;
                 let used = procfs::cpu_time(engine.pid)?.saturating_sub(before);
                 Ok::<_, NetworkBenchError>(used.as_secs_f64() * 1e6 / count.max(1) as f64)
             })??);
@@ -157,5 +157,5 @@ pub(super) fn scaling(
                 )),
         );
     }
-    Ok(findings)
+    Ok(())
 }

@@ -5,7 +5,7 @@ use trefoil_client::Options;
 
 use super::super::NetworkBenchError;
 use super::load::Load;
-use super::{Finding, Ground};
+use super::{Findings, Ground};
 use crate::hosts::{Network, Quality};
 
 /// Each way.
@@ -20,7 +20,8 @@ const ROUND_TRIPS_MAX: f64 = 3.0;
 pub(super) fn faults(
     ground: &Ground<'_>,
     network: &mut Network,
-) -> Result<Vec<Finding>, NetworkBenchError> {
+    findings: &mut Findings,
+) -> Result<(), NetworkBenchError> {
     let server = network.host("server")?;
     let (client, wire) = network.host_by_wire("client")?;
     let site = ground.site(&server)?;
@@ -68,7 +69,6 @@ pub(super) fn faults(
             },
         ),
     ];
-    let mut findings = Vec::new();
     for engine_datagrams in [true, false] {
         let by = match engine_datagrams {
             true => "UDP",
@@ -86,14 +86,14 @@ pub(super) fn faults(
             readers: READERS,
             value_len: VALUE_LEN,
         };
-        let found = load.run(&client, |running| {
+        load.run(&client, |running| {
             wire.set(of);
             running.watch(Duration::from_millis(300));
             let sound = running.watch(ground.length);
             // Without faults a GET is one round trip.
             let round_trip_ns = sound.get.p50_ns.max(1) as f64;
             let what = format!("{by}, 2 ms each way, no faults: a round trip");
-            let mut found = vec![sound.finding(what)];
+            findings.push(sound.finding(what));
             for (what, quality) in qualities {
                 let before = wire.counts();
                 wire.set(quality);
@@ -110,15 +110,13 @@ pub(super) fn faults(
                     .finding(format!("{by}, {what}"))
                     .with("frames hurt", hurt as f64)
                     .with("p99.9 round trips", round_trips);
-                found.push(finding.wanted(
+                findings.push(finding.wanted(
                     "0 failed, 0 missed, 0 wrong, by the engine, p99.9 of GETs <= 3 round trips",
                     is_met,
                 ));
             }
             wire.set(Quality::default());
-            found
         })?;
-        findings.extend(found);
     }
-    Ok(findings)
+    Ok(())
 }

@@ -73,19 +73,31 @@ impl Trial {
         }
     }
 
-    /// The one that this host cannot carry out says why; any other failure is an error.
-    pub(super) fn run(self, ground: &Ground<'_>) -> Result<Vec<Finding>, NetworkBenchError> {
-        // Its hosts end with it.
-        let mut network = Network::create()?;
+    /// What it has found, and why it did not come to its end, if so: that ends no other one.
+    pub(super) fn run(self, ground: &Ground<'_>) -> TrialReport {
+        let mut findings = Findings::default();
+        let ended = Network::create()
+            .map_err(NetworkBenchError::from)
+            .and_then(|mut network| self.carry_out(ground, &mut network, &mut findings));
+        TrialReport::of(self, findings, ended)
+    }
+
+    /// Its hosts end with it.
+    fn carry_out(
+        self,
+        ground: &Ground<'_>,
+        network: &mut Network,
+        findings: &mut Findings,
+    ) -> Result<(), NetworkBenchError> {
         match self {
-            Trial::Faults => faults::faults(ground, &mut network),
-            Trial::Wan => wan::wan(ground, &mut network),
-            Trial::Revoked => revoked::revoked(ground, &mut network),
-            Trial::Idle => engines::idle(ground, &mut network),
-            Trial::Engines => engines::scaling(ground, &mut network),
-            Trial::Slowed => slowed::slowed(ground, &mut network),
-            Trial::Incast => incast::incast(ground, &mut network),
-            Trial::Kills => kills::kills(ground, &mut network),
+            Trial::Faults => faults::faults(ground, network, findings),
+            Trial::Wan => wan::wan(ground, network, findings),
+            Trial::Revoked => revoked::revoked(ground, network, findings),
+            Trial::Idle => engines::idle(ground, network, findings),
+            Trial::Engines => engines::scaling(ground, network, findings),
+            Trial::Slowed => slowed::slowed(ground, network, findings),
+            Trial::Incast => incast::incast(ground, network, findings),
+            Trial::Kills => kills::kills(ground, network, findings),
         }
     }
 }
@@ -97,6 +109,9 @@ pub(super) struct Ground<'a> {
     pub(super) length: Duration,
     pub(super) secrets: &'a Secrets,
 }
+
+/// What a trial has found so far. It is kept if the trial fails later.
+type Findings = Vec<Finding>;
 
 /// What a stretch of a trial has shown.
 #[derive(Debug, Clone, Serialize)]
@@ -181,12 +196,30 @@ pub struct TrialReport {
     pub trial: Trial,
     /// What was found.
     pub findings: Vec<Finding>,
-    /// Why nothing was.
+    /// What this host lacks for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
+    /// What has ended it before its end, after these findings.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed: Option<String>,
 }
 
 impl TrialReport {
+    fn of(trial: Trial, findings: Findings, ended: Result<(), NetworkBenchError>) -> Self {
+        let (mut skipped, mut failed) = (None, None);
+        match ended {
+            Ok(()) => {}
+            Err(error) if error.is_of_this_host() => skipped = Some(error.to_string()),
+            Err(error) => failed = Some(error.to_string()),
+        }
+        TrialReport {
+            trial,
+            findings,
+            skipped,
+            failed,
+        }
+    }
+
     pub(super) fn text(&self) -> String {
         let mut text = format!("{}\n", self.trial.title());
         if let Some(why) = &self.skipped {
@@ -195,6 +228,41 @@ impl TrialReport {
         for finding in &self.findings {
             let _ = writeln!(text, "{}", finding.line());
         }
+        if let Some(why) = &self.failed {
+            let _ = writeln!(text, "  FAILED: {why}");
+        }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::io_error;
+    use super::*;
+    use crate::hosts::NetworkError;
+    use std::io;
+
+    #[test]
+    fn what_the_host_lacks_is_skipped_and_what_goes_wrong_has_failed() {
+        let denied = || io::Error::from(io::ErrorKind::PermissionDenied);
+        let lacks = NetworkError::Device {
+            name: "port1".into(),
+            source: denied(),
+        };
+        let report = TrialReport::of(Trial::Wan, Vec::new(), Err(lacks.into()));
+        assert!(
+            report
+                .text()
+                .contains("  skipped: a device for a wire (port1)")
+        );
+        assert_eq!(report.failed, None);
+        // What was found before is kept, and it is said what failed, and where.
+        let found = vec![Finding::new("the first stretch").with("ms", 3.0)];
+        let error = io_error("read /token")(denied());
+        let report = TrialReport::of(Trial::Wan, found, Err(error));
+        let said =
+            "WAN, 50 ms\n  the first stretch: ms 3\n  FAILED: read /token: permission denied\n";
+        assert_eq!(report.text(), said);
+        assert_eq!(report.skipped, None);
     }
 }

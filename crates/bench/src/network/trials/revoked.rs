@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use trefoil_client::{Lookup, Options, SetOptions};
 
 use super::super::{NetworkBenchError, await_engine, cell_error, connect_to, io_error};
-use super::{Finding, Ground};
+use super::{Finding, Findings, Ground};
 use crate::hosts::Network;
 
 /// Clients revoked of each kind.
@@ -18,10 +18,10 @@ const WATCHED: Duration = Duration::from_millis(600);
 pub(super) fn revoked(
     ground: &Ground<'_>,
     network: &mut Network,
-) -> Result<Vec<Finding>, NetworkBenchError> {
+    findings: &mut Findings,
+) -> Result<(), NetworkBenchError> {
     let (server, host) = (network.host("server")?, network.host("client")?);
     let site = ground.site(&server)?;
-    let mut findings = Vec::new();
     let mut serials = Vec::new();
     for engine_datagrams in [false, true] {
         let mut last: Vec<f64> = Vec::new();
@@ -62,7 +62,7 @@ pub(super) fn revoked(
                 let revoked_us = now_us();
                 let revoked = site
                     .revoke(&serials)
-                    .map_err(io_error("revoke a certificate"));
+                    .map_err(io_error(format!("revoke {name}")));
                 std::thread::sleep(WATCHED);
                 is_over.store(true, Ordering::Release);
                 let read = reader.join();
@@ -88,5 +88,5 @@ pub(super) fn revoked(
                 ),
         );
     }
-    Ok(findings)
+    Ok(())
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 use trefoil_client::{Carrier, Client, Lookup, Mutated, Options, SetOptions};
 
 use super::super::{NetworkBenchError, await_engine, cell_error, connect_to};
-use super::{Finding, Ground};
+use super::{Finding, Findings, Ground};
 use crate::hosts::{Network, Quality};
 
 /// Each way.
@@ -17,7 +17,8 @@ const TARGET_ROUND_TRIPS: f64 = 1.25;
 pub(super) fn wan(
     ground: &Ground<'_>,
     network: &mut Network,
-) -> Result<Vec<Finding>, NetworkBenchError> {
+    findings: &mut Findings,
+) -> Result<(), NetworkBenchError> {
     let server = network.host("server")?;
     let (host, wire) = network.host_by_wire("client")?;
     let site = ground.site(&server)?;
@@ -43,7 +44,6 @@ pub(super) fn wan(
         delay: DELAY,
         ..Quality::default()
     });
-    let mut findings = Vec::new();
     for (by, engine, engine_datagrams) in ways {
         let found = host.enter(|| {
             let cell = connect_to(&site.address, tls.clone())?;
@@ -93,7 +93,7 @@ pub(super) fn wan(
                 ),
         );
     }
-    Ok(findings)
+    Ok(())
 }
 
 fn set(client: &mut Client, key: &[u8]) -> Result<(), NetworkBenchError> {
