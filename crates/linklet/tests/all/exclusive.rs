@@ -90,6 +90,30 @@ async fn one_after_the_other_and_each_sees_the_one_before() {
     }
 }
 
+/// What a gRPC handler needs: a future that may go to another thread, with a
+/// closure that borrows from the request.
+fn handled<'a>(
+    linklet: &'a Linklet<String>,
+    said: &'a str,
+) -> std::pin::Pin<Box<dyn Future<Output = Result<usize, tonic::Status>> + Send + 'a>> {
+    Box::pin(async move {
+        let change = async |text: &mut String| {
+            sleep(Duration::from_millis(1)).await;
+            text.push_str(said);
+            Ok::<_, tonic::Status>(text.len())
+        };
+        let length = linklet.update_async(b"k", LIMIT, change).await?;
+        length.ok_or_else(|| tonic::Status::not_found("no such key"))
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn closures_may_borrow_from_a_request() {
+    let linklet = start(Replication::Strong, |builder| builder).await;
+    let task = tokio::spawn(async move { handled(&linklet, &"x".repeat(7)).await });
+    assert_eq!(task.await.unwrap().unwrap(), 7);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn other_keys_and_readers_do_not_wait() {
     for replication in MODES {
