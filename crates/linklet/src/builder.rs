@@ -118,9 +118,9 @@ impl<V: Send + Sync + 'static> Builder<V> {
 
     /// When objects end, by what is in them; `None` for those that do not. From
     /// then on an object counts as absent, and soon it is taken out everywhere.
-    /// That is no loss. A change that had begun before is carried out; one that
-    /// looked at the object before and would begin afterwards is an
-    /// [`Error::Conflict`](crate::Error::Conflict).
+    /// That is no loss. A change that had begun before is carried out, and the
+    /// object is there until that is settled; one that looked at the object before
+    /// and would begin afterwards is an [`Error::Conflict`](crate::Error::Conflict).
     ///
     /// The end has to follow from the object alone, for every server that has a
     /// copy asks for it. Every change of the object may change it. Servers go by

@@ -74,7 +74,9 @@ impl<V> Lifetimes<V> {
         };
         match catch_unwind(AssertUnwindSafe(|| expires(key, value))) {
             // Rounded up: nothing ends before its time.
-            Ok(end) => end.map_or(NEVER_MS, |end| wall_ms(end + Duration::from_nanos(999_999))),
+            Ok(end) => end
+                .and_then(|end| end.checked_add(Duration::from_nanos(999_999)))
+                .map_or(NEVER_MS, wall_ms),
             Err(payload) => {
                 let panic = crate::marshal::panic_text(&*payload);
                 let key = String::from_utf8_lossy(key);
@@ -106,6 +108,10 @@ impl<V> Lifetimes<V> {
 
     /// Whether an object of which this server is the owner is over.
     pub(crate) fn over(&self, entry: &Entry<V>, clocks: Clocks) -> Option<Over> {
+        if entry.stale {
+            // It goes for that reason.
+            return None;
+        }
         if entry.ended || (!entry.pinned && entry.end_ms <= clocks.wall_ms) {
             return Some(Over::Ended);
         }

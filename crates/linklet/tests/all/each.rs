@@ -2,10 +2,13 @@
 
 use crate::cluster::{Cluster, name};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 use trefoil_linklet::{Error, Replication};
 
 const COUNT: u64 = 3_000;
+
+type Part = Vec<(Arc<[u8]>, Arc<Vec<u8>>)>;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_object_is_handed_out_once_by_its_owner() {
@@ -50,7 +53,7 @@ async fn what_stays_is_handed_out_while_others_move() {
     let first = cluster.linklets.values().next().unwrap().clone();
     let mut parts = first.each_owned();
     let mut seen = BTreeMap::new();
-    let mut keep = |part: Vec<(std::sync::Arc<[u8]>, std::sync::Arc<Vec<u8>>)>| {
+    let mut keep = |part: Part| {
         for (key, _) in part {
             assert!(seen.insert(key.to_vec(), ()).is_none(), "twice");
         }
