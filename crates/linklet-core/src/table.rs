@@ -134,7 +134,7 @@ mod tests {
                 incarnation: 1,
                 generation,
             },
-            note: generation % 2 == 0,
+            note: generation.is_multiple_of(2),
             propose: false,
         }
     }
