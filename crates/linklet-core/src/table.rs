@@ -94,8 +94,75 @@ impl Table {
         self.serve_until
     }
 
+    /// What is owned by this table and was not by that one, or under another
+    /// token: whoever had it in between may have let others use it.
+    pub fn owned_anew(&self, before: &Table) -> Vec<Slice> {
+        let mut anew: Vec<Slice> = Vec::new();
+        let (mut here, mut there) = (0, 0);
+        let mut start = 0;
+        loop {
+            let next = |starts: &[u64], at: usize| starts.get(at + 1).copied();
+            let (mine, theirs) = (next(&self.starts, here), next(&before.starts, there));
+            let end = mine.into_iter().chain(theirs).min();
+            let last = end.map_or(u64::MAX, |end| end - 1);
+            if let Status::Owned { token, .. } = self.statuses[here] {
+                let same = |status: &Status| matches!(status, Status::Owned { token: before, .. } if *before == token);
+                if !same(&before.statuses[there]) {
+                    anew.push(Slice::spanning(KeyPoint(start), KeyPoint(last)));
+                }
+            }
+            let Some(end) = end else { return anew };
+            here += usize::from(mine == Some(end));
+            there += usize::from(theirs == Some(end));
+            start = end;
+        }
+    }
+
     /// The assignment that it follows.
     pub fn version(&self) -> Option<AssignmentVersion> {
         self.version
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owned(generation: u64) -> Status {
+        Status::Owned {
+            token: AssignmentVersion {
+                incarnation: 1,
+                generation,
+            },
+            note: generation.is_multiple_of(2),
+            propose: false,
+        }
+    }
+
+    fn span(first: u64, last: u64) -> Slice {
+        Slice::spanning(KeyPoint(first), KeyPoint(last))
+    }
+
+    #[test]
+    fn what_has_come_or_was_away_is_owned_anew() {
+        let table = |ranges: &[(Slice, Status)]| Table::new(ranges.to_vec(), None, None);
+        let before = table(&[
+            (span(10, 19), owned(1)),
+            (span(20, 29), Status::Copy),
+            (span(30, 39), owned(1)),
+            (span(40, u64::MAX), owned(3)),
+        ]);
+        let after = table(&[
+            (span(5, 34), owned(1)),
+            (span(35, 36), Status::Copy),
+            (span(37, 39), owned(2)),
+            (span(40, u64::MAX), owned(3)),
+        ]);
+        let anew = [span(5, 9), span(20, 29), span(37, 39)];
+        assert_eq!(after.owned_anew(&before), anew);
+        assert_eq!(after.owned_anew(&after), []);
+        assert_eq!(Table::nothing().owned_anew(&after), []);
+        let everything = table(&[(Slice::ALL, owned(1))]);
+        assert_eq!(everything.owned_anew(&Table::nothing()), [Slice::ALL]);
     }
 }

@@ -4,14 +4,16 @@ use crate::driver::{self, Join};
 use crate::error::StartError;
 use crate::event::{Listener, events, tell};
 use crate::life::Life;
+use crate::lifetime::{Expires, Lifetimes};
 use crate::linklet::{Inner, Linklet};
 use crate::loader::Loader;
 use crate::marshal::Marshal;
 use crate::peers::STREAM_WINDOW;
 use crate::store::{Store, StoreOptions};
+use crate::sweep;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::net::TcpListener;
 use tonic::transport::Server;
 use trefoil_channel::Security;
@@ -26,6 +28,9 @@ pub struct Builder<V> {
     marshaller: Box<dyn Marshal<V>>,
     loader: Option<Arc<dyn Loader<V>>>,
     listeners: Vec<Arc<dyn Listener>>,
+    notices: bool,
+    expires: Option<Box<Expires<V>>>,
+    idle: Option<Duration>,
     memory: u64,
     cpu: f64,
     hasher: KeyHasher,
@@ -72,6 +77,9 @@ impl<V: Send + Sync + 'static> Linklet<V> {
             marshaller: Box::new(marshaller),
             loader: None,
             listeners: Vec::new(),
+            notices: false,
+            expires: None,
+            idle: None,
             memory: 256 << 20,
             cpu: cpu as f64,
             hasher: KeyHasher::default(),
@@ -96,6 +104,77 @@ impl<V: Send + Sync + 'static> Builder<V> {
     #[must_use]
     pub fn listener(mut self, listener: Arc<dyn Listener>) -> Self {
         self.listeners.push(listener);
+        self
+    }
+
+    /// Tells listeners of every object that leaves because of memory or its end
+    /// ([`Listener::evicted`]). Unless something else is said they are not told:
+    /// a cache that is full evicts as often as it loads.
+    #[must_use]
+    pub fn notices(mut self, notices: bool) -> Self {
+        self.notices = notices;
+        self
+    }
+
+    /// When objects end, by what is in them; `None` for those that do not. From
+    /// then on an object counts as absent, and soon it is taken out everywhere.
+    /// That is no loss. A change that had begun before is carried out, and the
+    /// object is there until that is settled; one that looked at the object before
+    /// and would begin afterwards is an [`Error::Conflict`](crate::Error::Conflict).
+    ///
+    /// The end has to follow from the object alone, for every server that has a
+    /// copy asks for it. Every change of the object may change it. Servers go by
+    /// their own clocks: set them alike. One whose clock is behind by a second and
+    /// that takes over from a dead owner serves an object a second longer.
+    ///
+    /// The closure runs at every change, **under the lock of the key's part**: it
+    /// has to be short, and may not ask the linklet for anything. If it panics the
+    /// object does not end.
+    ///
+    /// ```
+    /// # use std::time::{Duration, SystemTime};
+    /// # use trefoil_linklet::{Builder, Linklet, Marshal};
+    /// struct Session { user: u64, last_seen: SystemTime }
+    /// # fn example(marshal: impl Marshal<Session>) -> Builder<Session> {
+    /// Linklet::builder("sessions", marshal)
+    ///     .expires(|_key, session: &Session| Some(session.last_seen + Duration::from_secs(1_800)))
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn expires(
+        mut self,
+        expires: impl Fn(&[u8], &V) -> Option<SystemTime> + Send + Sync + 'static,
+    ) -> Self {
+        self.expires = Some(Box::new(expires));
+        self
+    }
+
+    /// Takes objects out that nobody has read or changed for this long. Unless it
+    /// is said, they are kept. Not before that time, and a moment later, as a rule
+    /// within a second or two; who uses the object in that moment keeps it.
+    ///
+    /// Only the owner knows of all uses, so copies answer nothing where this is
+    /// said, also not [`read_copy`](Linklet::read_copy): callers are redirected
+    /// to the owner. A server that becomes the owner, by a move or after a death,
+    /// takes its objects for used at that moment.
+    ///
+    /// With [`Replication::Strong`] nobody is told that an idle object is gone
+    /// before all copies have confirmed that. Who asks for it in that time waits,
+    /// and is told [`Error::Unsettled`](crate::Error::Unsettled) if a replica does
+    /// not answer. With [`Replication::Eventual`] the death of the owner may bring
+    /// an object back for this long that had just been taken out.
+    ///
+    /// All servers of a corpus say the same.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use trefoil_linklet::{Builder, Linklet, PlainMarshal};
+    /// let sessions: Builder<String> = Linklet::builder("sessions", PlainMarshal)
+    ///     .idle(Duration::from_secs(1_800));
+    /// ```
+    #[must_use]
+    pub fn idle(mut self, unused: Duration) -> Self {
+        self.idle = Some(unused);
         self
     }
 
@@ -229,13 +308,17 @@ impl<V: Send + Sync + 'static> Builder<V> {
         self.config.validate()?;
         let session = join(info.clone()).await?;
         let (events, heard) = events();
+        let lifetimes = Lifetimes::new(self.expires, self.idle);
+        let sweeps = lifetimes.any();
         let store = Arc::new(Store::new(StoreOptions {
             memory: self.memory,
             hasher: self.hasher,
             replication: self.config.replication,
             marshaller: self.marshaller,
             has_loader: self.loader.is_some(),
+            lifetimes,
             events,
+            notices: self.notices,
         }));
         let life = Life::new(Arc::clone(&store), session.clone(), self.config.clone())?;
         let inner = Arc::new(Inner::new(
@@ -247,10 +330,13 @@ impl<V: Send + Sync + 'static> Builder<V> {
             life,
         ));
         let weak = Arc::downgrade(&inner);
-        let tasks = vec![
+        let mut tasks = vec![
             tokio::spawn(driver::drive(weak.clone(), session, join, info)).abort_handle(),
-            tokio::spawn(driver::report(weak, self.report_every)).abort_handle(),
+            tokio::spawn(driver::report(weak.clone(), self.report_every)).abort_handle(),
         ];
+        if sweeps {
+            tasks.push(tokio::spawn(sweep::sweep(weak)).abort_handle());
+        }
         // Ends by itself, when everything has been told.
         tokio::spawn(tell(heard, self.listeners));
         Ok(Linklet::new(inner, tasks, self.patience))

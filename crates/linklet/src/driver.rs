@@ -209,6 +209,9 @@ fn run_errands<V: Send + Sync + 'static>(inner: &Arc<Inner<V>>, life: &mut Life<
         });
     }
     let store = &inner.store;
+    if !errands.left.is_empty() {
+        store.tell(Event::Evicted(errands.left));
+    }
     store.lose(StateLossReason::Evicted, errands.evicted);
     store.lose(StateLossReason::StreamGap, errands.dropped);
     store.lose(StateLossReason::UpdatePanicked, errands.panicked);

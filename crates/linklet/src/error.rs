@@ -104,8 +104,9 @@ pub enum Error {
     #[error("the value cannot be marshalled for its replicas: {0}")]
     Marshal(#[source] MarshalError),
     /// The key has been changed since the value was handed out. With strong
-    /// replication also where a change of the database, an eviction or a move
-    /// came between the look at the value and its commit: try again.
+    /// replication also where a change of the database, an eviction, a move or
+    /// the value's end came between the look at the value and its commit: try
+    /// again.
     #[error("the key has been changed since its value was handed out")]
     Conflict,
     /// An earlier commit of the key is on its way to the replicas, and was not
@@ -119,6 +120,20 @@ pub enum Error {
         waited: Duration,
         /// Who has not confirmed it.
         by: Vec<ServerId>,
+    },
+    /// Somebody changes the key ([`Linklet::update_async`](crate::Linklet::update_async)),
+    /// and was not done in time. This change was not begun: try again.
+    #[error("the key is still being changed after {waited:?}: try again")]
+    Busy {
+        /// For how long it was waited.
+        waited: Duration,
+    },
+    /// A change took longer than it may ([`Linklet::update_async`](crate::Linklet::update_async)).
+    /// Nothing was changed.
+    #[error("the change was given up after {limit:?}")]
+    Overran {
+        /// How long it may take.
+        limit: Duration,
     },
     /// It is not known whether the commit will be seen. Whoever changes the key
     /// next, sees it if it is.
@@ -208,10 +223,13 @@ impl From<Error> for Status {
             | Error::NoLease
             | Error::TooFewCopies { .. }
             | Error::NotMember
+            | Error::Busy { .. }
             | Error::Unsettled { .. } => Code::Unavailable,
             Error::NoRoom { .. } => Code::ResourceExhausted,
             Error::Conflict | Error::OtherHistory { .. } => Code::FailedPrecondition,
-            Error::Indeterminate(Indeterminate::Unconfirmed { .. }) => Code::DeadlineExceeded,
+            Error::Overran { .. } | Error::Indeterminate(Indeterminate::Unconfirmed { .. }) => {
+                Code::DeadlineExceeded
+            }
             Error::Indeterminate(
                 Indeterminate::Replaced
                 | Indeterminate::TooFewCopies { .. }

@@ -1,5 +1,6 @@
 //! What the application is told about its slices.
 
+use crate::lifetime::Over;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -70,6 +71,35 @@ impl From<Loss> for StateLoss {
     }
 }
 
+/// Why an object has left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EvictionReason {
+    /// There was no room for it.
+    Memory,
+    /// It has ended by its own account ([`Builder::expires`](crate::Builder::expires)).
+    Ended,
+    /// Nobody has used it ([`Builder::idle`](crate::Builder::idle)).
+    Idle,
+}
+
+impl From<Over> for EvictionReason {
+    fn from(over: Over) -> Self {
+        match over {
+            Over::Ended => EvictionReason::Ended,
+            Over::Idle => EvictionReason::Idle,
+        }
+    }
+}
+
+/// An object has left this server, which was its owner, and is nowhere else.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Eviction {
+    /// Its key.
+    pub key: Vec<u8>,
+    /// Why.
+    pub reason: EvictionReason,
+}
+
 /// Hears what happens to the slices of a server. Called one at a time and in
 /// order, from a task of the linklet's: it may take its time, but what it
 /// waits for waits with it.
@@ -87,6 +117,14 @@ pub trait Listener: Send + Sync + 'static {
     /// Values are gone.
     fn state_loss(&self, loss: &StateLoss) {
         let _ = loss;
+    }
+
+    /// Objects have left because of memory or their end: with
+    /// [`Builder::notices`](crate::Builder::notices), each once. Not told are
+    /// removals by the application, changes of the database, moves, and objects
+    /// that have ended and were replaced before they were taken out.
+    fn evicted(&self, evictions: &[Eviction]) {
+        let _ = evictions;
     }
 
     /// The server was to be drained, and nothing is left.
@@ -153,6 +191,7 @@ pub(crate) enum Event {
     Gained(Vec<Slice>),
     Lost(Vec<Slice>),
     StateLoss(StateLoss),
+    Evicted(Vec<Eviction>),
     Drained,
     Rejoined(ServerId),
 }
@@ -174,6 +213,7 @@ pub(crate) async fn tell(mut events: Heard, listeners: Vec<Arc<dyn Listener>>) {
                 Event::Gained(slices) => listener.gained(slices),
                 Event::Lost(slices) => listener.lost(slices),
                 Event::StateLoss(loss) => listener.state_loss(loss),
+                Event::Evicted(evictions) => listener.evicted(evictions),
                 Event::Drained => listener.drained(),
                 Event::Rejoined(id) => listener.rejoined(*id),
             }));

@@ -61,6 +61,7 @@
 //! | `linklet`, `builder` | the handle; starting |
 //! | `ops` | reading, changing, loading, freshness |
 //! | `table` | objects, memory bound, eviction |
+//! | `lifetime`, `sweep` | objects that end by themselves |
 //! | `values` | objects as the protocol sees them: marshalled |
 //! | `life`, `driver` | one membership; the tasks |
 //! | `peers`, `service` | frames out and in, over gRPC |
@@ -77,6 +78,7 @@ mod flight;
 mod fresh;
 mod generated;
 mod life;
+mod lifetime;
 mod linklet;
 mod load;
 mod loader;
@@ -87,16 +89,17 @@ mod peers;
 mod service;
 mod stats;
 mod store;
+mod sweep;
 mod table;
 mod values;
 
 pub use builder::{Assigner, Builder};
 pub use error::{CommitError, Error, Indeterminate, Redirect, StartError};
-pub use event::{Listener, StateLoss, StateLossReason};
+pub use event::{Eviction, EvictionReason, Listener, StateLoss, StateLossReason};
 pub use linklet::{Drained, Linklet};
 pub use loader::{LoadFuture, Loaded, Loader, LoaderError};
 pub use marshal::{Marshal, MarshalError, PlainMarshal, ProstMarshal};
-pub use ops::{Committed, Held, LinkletSink};
+pub use ops::{Committed, EachOwned, Held, LinkletSink};
 pub use service::PeerService;
 pub use stats::Stats;
 pub use trefoil_channel::Security;

@@ -69,10 +69,7 @@ impl<V: Send + Sync + 'static> Life<V> {
         store.facts.begin(&session);
         Ok(Life {
             core,
-            objects: Objects {
-                store,
-                staged: HashMap::new(),
-            },
+            objects: Objects::new(store),
             session,
             peers,
             waiting: HashMap::new(),
@@ -114,7 +111,7 @@ impl<V: Send + Sync + 'static> Life<V> {
                 }
             }
             Effect::Settled { ticket, result } => {
-                self.objects.staged.remove(&ticket);
+                self.objects.unstage(ticket);
                 if let Some(proposed) = self.proposed.remove(&ticket) {
                     let _ = proposed.caller.send(result);
                 }
@@ -239,7 +236,7 @@ impl<V: Send + Sync + 'static> Life<V> {
 
     /// The commit was not accepted after all.
     pub(crate) fn forget(&mut self, ticket: Ticket) -> Option<Turn> {
-        self.objects.staged.remove(&ticket);
+        self.objects.unstage(ticket);
         self.proposed.remove(&ticket)?.turn
     }
 

@@ -51,6 +51,11 @@ counters! {
     loads_overtaken,
     /// Values that had to make room.
     evictions,
+    /// Values that have ended ([`Builder::expires`](crate::Builder::expires)) and
+    /// were taken out.
+    ended,
+    /// Values that nobody has used for long ([`Builder::idle`](crate::Builder::idle)).
+    idled,
     /// Values removed because their database rows changed.
     invalidations,
     /// Requests that had to ask the protocol: their keys were being moved.

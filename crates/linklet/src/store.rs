@@ -1,9 +1,10 @@
 //! What the operations, the protocol's driver and the freshness hooks share.
 
-use crate::event::{Event, Events, StateLoss, StateLossReason};
+use crate::event::{Event, Events, Eviction, EvictionReason, StateLoss, StateLossReason};
 use crate::facts::Facts;
 use crate::flight::Flights;
 use crate::fresh::Fresh;
+use crate::lifetime::{Lifetimes, Over};
 use crate::linklet::Landed;
 use crate::load::Meters;
 use crate::marshal::{Marshal, weigh};
@@ -35,6 +36,8 @@ pub(crate) struct Errands<V> {
     pub(crate) evicted: Keys,
     pub(crate) dropped: Keys,
     pub(crate) panicked: Keys,
+    /// For listeners that want to know what leaves.
+    pub(crate) left: Vec<Eviction>,
 }
 
 impl<V> Default for Errands<V> {
@@ -46,6 +49,7 @@ impl<V> Default for Errands<V> {
             evicted: Keys::new(),
             dropped: Keys::new(),
             panicked: Keys::new(),
+            left: Vec::new(),
         }
     }
 }
@@ -61,6 +65,8 @@ pub(crate) struct Store<V> {
     pub(crate) meters: Meters,
     pub(crate) counters: Counters,
     pub(crate) events: Events,
+    /// Listeners want to know of every object that leaves.
+    notices: bool,
     pub(crate) errand: Notify,
     pub(crate) facts: Facts,
     errands: Mutex<Errands<V>>,
@@ -74,13 +80,15 @@ pub(crate) struct StoreOptions<V> {
     pub(crate) replication: Replication,
     pub(crate) marshaller: Box<dyn Marshal<V>>,
     pub(crate) has_loader: bool,
+    pub(crate) lifetimes: Lifetimes<V>,
     pub(crate) events: Events,
+    pub(crate) notices: bool,
 }
 
 impl<V: 'static> Store<V> {
     pub(crate) fn new(options: StoreOptions<V>) -> Self {
         Store {
-            table: Table::new(options.memory),
+            table: Table::new(options.memory, options.lifetimes),
             hasher: options.hasher,
             replication: options.replication,
             marshaller: options.marshaller,
@@ -90,6 +98,7 @@ impl<V: 'static> Store<V> {
             meters: Meters::new(Instant::now()),
             counters: Counters::default(),
             events: options.events,
+            notices: options.notices,
             errand: Notify::new(),
             facts: Facts::default(),
             errands: Mutex::default(),
@@ -130,6 +139,17 @@ impl<V: 'static> Store<V> {
     /// An entry had to make room.
     pub(crate) fn evicted(&self, entry: &Entry<V>) {
         Counters::one(&self.counters.evictions);
+        // What ends is no loss.
+        let ended = entry.has_ended();
+        if !entry.stale {
+            self.notice(
+                &entry.key,
+                match ended {
+                    true => EvictionReason::Ended,
+                    false => EvictionReason::Memory,
+                },
+            );
+        }
         if entry.stale || (self.has_loader && self.replication == Replication::None) {
             return;
         }
@@ -143,11 +163,37 @@ impl<V: 'static> Store<V> {
             Replication::Eventual => errands.touched.push(key.clone()),
             Replication::Strong => errands.withdrawn.push(key.clone()),
         }
-        if !self.has_loader {
+        if !self.has_loader && !ended {
             errands.evicted.push(key);
         }
         drop(errands);
         self.errand.notify_one();
+    }
+
+    /// An entry that was over has been taken out here, where copies follow by
+    /// themselves.
+    pub(crate) fn ended(&self, entry: &Entry<V>, over: Over) {
+        if self.replication == Replication::Eventual {
+            let key = Bytes::copy_from_slice(&entry.key);
+            self.leave(|errands| errands.touched.push((KeyPoint(entry.hash.place), key)));
+        }
+        self.left(&entry.key, over.into());
+    }
+
+    /// An object has left because it was over.
+    pub(crate) fn left(&self, key: &[u8], reason: EvictionReason) {
+        Counters::one(match reason {
+            EvictionReason::Idle => &self.counters.idled,
+            EvictionReason::Memory | EvictionReason::Ended => &self.counters.ended,
+        });
+        self.notice(key, reason);
+    }
+
+    fn notice(&self, key: &[u8], reason: EvictionReason) {
+        if self.notices {
+            let key = key.to_vec();
+            self.leave(|errands| errands.left.push(Eviction { key, reason }));
+        }
     }
 
     /// Leaves something for the driver to do.

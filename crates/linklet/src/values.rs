@@ -1,6 +1,7 @@
 //! The values as the protocol sees them: marshalled, and only when they move.
 
 use crate::fresh::Sent;
+use crate::lifetime::Over;
 use crate::marshal::{Marshal, MarshalError, marshal, unmarshal};
 use crate::stats::Counters;
 use crate::store::Store;
@@ -20,6 +21,18 @@ pub(crate) struct Staged<V> {
     pub(crate) key: Bytes,
     /// The new value; `None` removes the key.
     pub(crate) value: Option<Kept<V>>,
+    /// Why it is removed, if it is over.
+    pub(crate) over: Option<Over>,
+}
+
+impl<V> Clone for Staged<V> {
+    fn clone(&self) -> Self {
+        Staged {
+            key: self.key.clone(),
+            value: self.value.clone(),
+            over: self.over,
+        }
+    }
 }
 
 /// A value that is kept aside until its replicas have confirmed.
@@ -64,6 +77,8 @@ pub(crate) fn stamped<V: 'static>(
 pub(crate) struct Objects<V> {
     pub(crate) store: Arc<Store<V>>,
     pub(crate) staged: HashMap<Ticket, Staged<V>>,
+    /// The rules that were published last.
+    rules: Arc<Rules>,
 }
 
 /// A value as it is in the table, to be marshalled outside its lock.
@@ -72,10 +87,30 @@ struct Found<V> {
     key: Arc<[u8]>,
     value: Arc<V>,
     stamp: Stamp,
-    stale: bool,
+    /// Out of date, or ended: not sent.
+    hidden: bool,
 }
 
 impl<V: 'static> Objects<V> {
+    pub(crate) fn new(store: Arc<Store<V>>) -> Self {
+        Objects {
+            store,
+            staged: HashMap::new(),
+            rules: Arc::new(Rules::nothing()),
+        }
+    }
+
+    /// A commit has come to nothing: what it was to replace is as before.
+    pub(crate) fn unstage(&mut self, ticket: Ticket) {
+        if let Some(staged) = self.staged.remove(&ticket) {
+            let mut visit = self.store.table.visit(self.store.key(&staged.key));
+            if let Some(entry) = visit.peek() {
+                entry.pinned = false;
+                entry.leaving = false;
+            }
+        }
+    }
+
     /// `sent` was read before the value was found: no change up to there had been
     /// told of this key when it was.
     fn entry(&self, found: &Found<V>, sent: Sent) -> Entry {
@@ -161,13 +196,22 @@ fn found<V>(entry: &crate::table::Entry<V>) -> Found<V> {
         key: Arc::clone(&entry.key),
         value: Arc::clone(&entry.value),
         stamp: entry.stamp,
-        stale: entry.stale,
+        hidden: entry.is_hidden(),
     }
 }
 
 impl<V: Send + Sync + 'static> Values for Objects<V> {
     fn publish(&mut self, table: Arc<Rules>) {
-        self.store.table.publish(&table);
+        let objects = &self.store.table;
+        if objects.lifetimes().idle.is_some() {
+            // Whoever was their owner may have let others use them till now.
+            let now = objects.lifetimes().use_ms();
+            for slice in table.owned_anew(&self.rules) {
+                objects.mark_slice(slice, |entry| entry.used_ms = now);
+            }
+        }
+        objects.publish(&table);
+        self.rules = table;
     }
 
     fn scan(&mut self, slice: Slice, limit: Limit) -> Scan {
@@ -184,7 +228,7 @@ impl<V: Send + Sync + 'static> Values for Objects<V> {
             let mut batch = batch.into_iter().peekable();
             let mut full = false;
             while let Some(next) = batch.next() {
-                if !next.stale {
+                if !next.hidden {
                     let entry = self.entry(&next, sent);
                     bytes += entry.key.len() + entry.value.as_ref().map_or(0, Bytes::len);
                     entries.push(entry);
@@ -209,7 +253,7 @@ impl<V: Send + Sync + 'static> Values for Objects<V> {
         let key = self.store.key(key);
         debug_assert_eq!(key.point(), point, "hashed as in the request");
         let found = self.store.table.visit(key).peek().map(|e| found(e))?;
-        (!found.stale).then(|| self.entry(&found, sent))
+        (!found.hidden).then(|| self.entry(&found, sent))
     }
 
     fn store(&mut self, entry: Entry) -> Result<(), NotStored> {
@@ -310,7 +354,13 @@ impl<V: Send + Sync + 'static> Values for Objects<V> {
                 }
                 old
             }
-            None => store.table.visit(key).remove(),
+            None => {
+                let old = store.table.visit(key).remove();
+                if let (Some(_), Some(over)) = (&old, staged.over) {
+                    store.left(&staged.key, over.into());
+                }
+                old
+            }
         };
         drop(old);
     }

@@ -38,6 +38,9 @@ impl<V: Send + Sync + 'static> Linklet<V> {
     /// The same, for whom the protocol has told that the map is new enough.
     #[inline]
     fn allowed(&self, visit: &Visit<'_, V>, access: Access) -> Option<Gate> {
+        if visit.is_leaving() {
+            return None;
+        }
         let rules = visit.rules();
         match visit.status() {
             Status::Owned {
@@ -52,7 +55,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
                     propose,
                 }),
             },
-            Status::Copy if access == Access::ReadCopy => Some(Gate::Copy),
+            Status::Copy if access == Access::ReadCopy && visit.copy_answers() => Some(Gate::Copy),
             Status::Copy | Status::Ask => None,
         }
     }
@@ -104,6 +107,11 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         let inner = self.inner();
         Counters::one(&inner.store.counters.asked);
         loop {
+            let leaving = inner.store.table.visit(key).is_leaving();
+            if leaving {
+                // Whoever removes it has its turn until it is gone, or stays.
+                drop(self.turn(key, wait).await?);
+            }
             let pause = {
                 let mut guard = inner.life();
                 let life = guard.as_mut().ok_or(Error::NotMember)?;
@@ -125,7 +133,11 @@ impl<V: Send + Sync + 'static> Linklet<V> {
                         // The rules do not speak of copies that may be read:
                         // the protocol's lock is held until it is done.
                         let mut visit = inner.store.table.visit(key);
-                        return Ok(act(&mut visit, gate));
+                        if visit.copy_answers() {
+                            return Ok(act(&mut visit, gate));
+                        }
+                        drop(visit);
+                        self.again(self.to_owner(life, key))?
                     }
                     Ok(None) => Pause::Woken(Woken::new(inner, life, request.ticket)),
                     Err(error) => self.again(error)?,
@@ -133,6 +145,15 @@ impl<V: Send + Sync + 'static> Linklet<V> {
             };
             wait.until(pause).await?;
         }
+    }
+
+    /// A copy does not know the answer.
+    fn to_owner(&self, life: &Life<V>, key: Key<'_>) -> Error {
+        let map = life.core().assignment();
+        let owner = map.and_then(|map| map.slice_of(key.point()).servers.first().copied());
+        let version = map.map(|map| map.version());
+        self.inner()
+            .redirect(life, self.call().known, owner, version)
     }
 
     /// Whether a request that is sent on elsewhere is to be tried again here.

@@ -178,13 +178,18 @@ impl<V: Send + Sync + 'static> LinkletSink<V> {
                 withdrawn.push(named(entry.hash.place, &entry.key));
             }
         });
+        // What has ended is no loss.
+        let lost = gone.iter().filter(|entry| !entry.has_ended());
+        let lost: Vec<_> = lost
+            .map(|entry| named(entry.hash.place, &entry.key))
+            .collect();
         let gone: Vec<_> = gone
             .iter()
             .map(|entry| named(entry.hash.place, &entry.key))
             .collect();
         store.leave(|errands| {
             if !store.has_loader {
-                errands.dropped.extend(gone.iter().cloned());
+                errands.dropped.extend(lost);
                 if !direct {
                     errands.dropped.extend(withdrawn.iter().cloned());
                 }

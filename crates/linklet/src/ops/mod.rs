@@ -10,6 +10,8 @@
 //! ```
 
 mod admit;
+mod each;
+mod exclusive;
 mod fill;
 mod freshness;
 mod propose;
@@ -17,6 +19,7 @@ mod read;
 mod turns;
 mod write;
 
+pub use each::EachOwned;
 pub use freshness::LinkletSink;
 pub use read::Held;
 pub(crate) use turns::{Turn, Turns};

@@ -13,7 +13,9 @@ use super::admit::{Gate, Pause, Wait, Woken};
 use super::turns::Turn;
 use super::write::{Plan, Seen};
 use crate::error::{Error, Indeterminate};
+use crate::fresh::Sent;
 use crate::life::Settlement;
+use crate::lifetime::Over;
 use crate::linklet::Linklet;
 use crate::stats::Counters;
 use crate::table::{Entry, Key};
@@ -31,6 +33,8 @@ struct Base<V> {
     version: u64,
     stamp: Stamp,
     stale: bool,
+    /// By its own account.
+    ended: bool,
 }
 
 impl<V> Base<V> {
@@ -40,7 +44,12 @@ impl<V> Base<V> {
             version: entry.version,
             stamp: entry.stamp,
             stale: entry.stale,
+            ended: entry.has_ended(),
         }
+    }
+
+    fn is_shown(&self, shown: Shown) -> bool {
+        shown == Shown::All || !(self.stale || self.ended)
     }
 
     fn seen(&self) -> Seen<'_, V> {
@@ -52,6 +61,25 @@ impl<V> Base<V> {
     }
 }
 
+/// What was looked at before a change.
+pub(crate) struct Looked<V> {
+    token: AssignmentVersion,
+    base: Option<Base<V>>,
+    /// What was told of the database's changes is in what was seen.
+    sent: Sent,
+    /// That the stamps belong to. Whether they are still good is looked at when the
+    /// commit is settled.
+    history: u64,
+}
+
+impl<V> Looked<V> {
+    /// What a plan is shown.
+    pub(crate) fn seen(&self, shown: Shown) -> Option<Seen<'_, V>> {
+        let base = self.base.as_ref();
+        base.filter(|base| base.is_shown(shown)).map(Base::seen)
+    }
+}
+
 /// Which values a plan is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shown {
@@ -59,6 +87,14 @@ pub(crate) enum Shown {
     Fresh,
     /// Also one that is out of date, and about to go.
     All,
+}
+
+/// A change that is about to begin.
+pub(crate) struct Change {
+    pub(crate) access: Access,
+    pub(crate) shown: Shown,
+    /// It removes what is over.
+    pub(crate) over: Option<Over>,
 }
 
 impl<V: Send + Sync + 'static> Linklet<V> {
@@ -74,7 +110,18 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         shown: Shown,
         plan: impl FnOnce(Option<Seen<'_, V>>) -> (Plan<V>, R),
     ) -> Result<(AssignmentVersion, R), Error> {
-        let result = self.propose_once(access, key, shown, plan).await;
+        let change = Change {
+            access,
+            shown,
+            over: None,
+        };
+        let result = self.propose_once(change, key, plan).await;
+        self.count(&result);
+        result
+    }
+
+    /// Counts what went wrong with a commit.
+    pub(crate) fn count<R>(&self, result: &Result<R, Error>) {
         let counters = &self.inner().store.counters;
         match &result {
             Err(Error::TooFewCopies { .. }) => Counters::one(&counters.commits_refused),
@@ -83,50 +130,109 @@ impl<V: Send + Sync + 'static> Linklet<V> {
             }
             _ => {}
         }
-        result
+    }
+
+    /// Removes an object of this server's that is over, with its copies. If that
+    /// fails the next sweep finds it again.
+    pub(crate) async fn remove_over(&self, key: &[u8], over: Over) {
+        let change = Change {
+            access: Access::Refresh,
+            shown: Shown::Fresh,
+            over: Some(over),
+        };
+        let plan = |entry: Option<Seen<'_, V>>| match (over, entry) {
+            (Over::Ended, None) | (Over::Idle, Some(_)) => (Plan::Remove, ()),
+            _ => (Plan::Keep, ()),
+        };
+        let removed = self.propose_once(change, self.inner().store.key(key), plan);
+        if let Err(error) = removed.await {
+            tracing::debug!(%error, ?over, "an object that is over was not taken out yet");
+        }
     }
 
     async fn propose_once<R>(
         &self,
-        access: Access,
+        change: Change,
         key: Key<'_>,
-        shown: Shown,
         plan: impl FnOnce(Option<Seen<'_, V>>) -> (Plan<V>, R),
     ) -> Result<(AssignmentVersion, R), Error> {
-        let inner = self.inner();
         let mut wait = Wait::new(self.call().patience);
-        let Some(turn) = wait.within(inner.turns.take(key.bytes)).await else {
-            return Err(Error::Unsettled {
-                waited: self.call().patience,
-                by: self.awaited(key),
-            });
-        };
+        let turn = self.turn(key, &wait).await?;
+        let looked = self.look_at(change.access, key, &mut wait).await?;
+        let (plan, result) = plan(looked.seen(change.shown));
+        let token = self
+            .carry_out(change, key, looked, plan, turn, &mut wait)
+            .await?;
+        Ok((token, result))
+    }
+
+    /// Waits for the turn of a key.
+    pub(crate) async fn turn(&self, key: Key<'_>, wait: &Wait) -> Result<Turn, Error> {
+        let turns = &self.inner().turns;
+        if let Some(turn) = wait.within(turns.take(key.bytes)).await {
+            return Ok(turn);
+        }
+        let waited = self.call().patience;
+        if turns.is_busy(key.bytes) {
+            return Err(Error::Busy { waited });
+        }
+        Err(Error::Unsettled {
+            waited,
+            by: self.awaited(key),
+        })
+    }
+
+    /// Looks at a key that is about to be changed.
+    pub(crate) async fn look_at(
+        &self,
+        access: Access,
+        key: Key<'_>,
+        wait: &mut Wait,
+    ) -> Result<Looked<V>, Error> {
+        let fresh = &self.inner().store.fresh;
         let look = |visit: &mut crate::table::Visit<'_, V>, gate| {
-            // It is being used.
-            let _ = visit.get();
+            if access == Access::Commit {
+                // It is being used.
+                let _ = visit.get();
+            }
             (gate, visit.peek().map(|entry| Base::of(entry)))
         };
         // First this, then the value: what was told up to there is in what is
         // seen, or has hidden it.
-        let sent = inner.store.fresh.sent();
-        let (gate, base) = self.run_within(key, access, &mut wait, look).await?;
+        let sent = fresh.sent();
+        let (gate, base) = self.run_within(key, access, wait, look).await?;
         let Gate::Owned { token, .. } = gate else {
             return Err(Error::NotMember);
         };
-        let visible = base.as_ref();
-        let visible = visible.filter(|base| shown == Shown::All || !base.stale);
-        // Whether the stamp is still good is looked at when the commit is settled.
-        let history = inner.store.fresh.history();
-        let (plan, result) = plan(visible.map(Base::seen));
+        Ok(Looked {
+            token,
+            base,
+            sent,
+            history: fresh.history(),
+        })
+    }
+
+    /// Does what was planned, and waits for the replicas.
+    pub(crate) async fn carry_out(
+        &self,
+        change: Change,
+        key: Key<'_>,
+        looked: Looked<V>,
+        plan: Plan<V>,
+        turn: Turn,
+        wait: &mut Wait,
+    ) -> Result<AssignmentVersion, Error> {
+        let inner = self.inner();
         let (operation, value) = match plan {
-            Plan::Keep => return Ok((token, result)),
+            Plan::Keep => return Ok(looked.token),
             Plan::Remove => (Operation::Remove, None),
             Plan::Put(value, stamp) => {
+                let Looked { sent, history, .. } = looked;
                 let bytes = stamped(sent.history, &*inner.store.marshaller, key.bytes, &*value)
                     .map_err(Error::Marshal)?;
                 // A replica that has heard of a change in the meantime hides what
                 // may not contain it. A refresh contains what came with it.
-                let position = match shown {
+                let position = match change.shown {
                     Shown::Fresh => stamp.position.max(sent.reached),
                     Shown::All => stamp.position,
                 };
@@ -138,32 +244,30 @@ impl<V: Send + Sync + 'static> Linklet<V> {
                     value,
                     stamp,
                     history,
-                    over_stale: base.as_ref().is_some_and(|base| base.stale),
-                    refreshed: shown == Shown::All,
+                    over_stale: looked.base.as_ref().is_some_and(|base| base.stale),
+                    refreshed: change.shown == Shown::All,
                 };
                 (operation, Some(kept))
             }
         };
+        let staged = Staged {
+            key: Bytes::copy_from_slice(key.bytes),
+            value,
+            over: change.over,
+        };
+        let base = looked.base.as_ref();
         let settled = self
-            .put_forward(
-                access,
-                key,
-                base.as_ref(),
-                operation,
-                value,
-                turn,
-                &mut wait,
-            )
+            .put_forward(change.access, key, base, operation, staged, turn, wait)
             .await?;
         // Replicas have all of the patience from here on: what was spent until the
         // commit could begin says nothing of them, and who is not told in time
         // does not know whether it counts.
         match Wait::new(self.call().patience).within(settled).await {
             Some(Ok(Ok(commit))) => {
-                if access == Access::Commit {
+                if change.access == Access::Commit {
                     self.note_copies(&commit);
                 }
-                Ok((commit.token, result))
+                Ok(commit.token)
             }
             Some(Ok(Err(uncertain))) => Err(Error::Indeterminate(uncertain.into())),
             Some(Err(_)) => Err(Error::Indeterminate(Indeterminate::Replaced)),
@@ -199,12 +303,25 @@ impl<V: Send + Sync + 'static> Linklet<V> {
             .map_or_else(Vec::new, |life| life.core().awaited(key.point(), &bytes))
     }
 
-    /// Whether the key is as it was when the plan was made.
-    fn is_as_seen(&self, key: Key<'_>, base: Option<&Base<V>>) -> bool {
+    /// Whether the key is as it was when the plan was made, and has not ended
+    /// since. If so its end waits for the change that begins now; where that
+    /// removes what is idle, everybody else does.
+    fn is_as_seen(&self, key: Key<'_>, base: Option<&Base<V>>, over: Option<Over>) -> bool {
         let mut visit = self.inner().store.table.visit(key);
+        if over == Some(Over::Idle) && visit.over() != over {
+            return false;
+        }
         match (visit.peek(), base) {
             (None, None) => true,
-            (Some(entry), Some(base)) => entry.version == base.version && entry.stale == base.stale,
+            (Some(entry), Some(base)) => {
+                let ended = entry.has_ended();
+                let same = entry.version == base.version
+                    && entry.stale == base.stale
+                    && ended == base.ended;
+                entry.leaving = same && over == Some(Over::Idle);
+                entry.pinned = same && !ended && !entry.leaving;
+                same
+            }
             _ => false,
         }
     }
@@ -217,12 +334,11 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         key: Key<'_>,
         base: Option<&Base<V>>,
         operation: Operation,
-        value: Option<Kept<V>>,
+        staged: Staged<V>,
         turn: Turn,
         wait: &mut Wait,
     ) -> Result<oneshot::Receiver<Settlement>, Error> {
         let inner = self.inner();
-        let bytes = Bytes::copy_from_slice(key.bytes);
         let mut turn = Some(turn);
         loop {
             let pause = {
@@ -235,17 +351,13 @@ impl<V: Send + Sync + 'static> Linklet<V> {
                     Ok(None) => Pause::Woken(Woken::new(inner, life, asked.ticket)),
                     Err(error) => self.again(error)?,
                     // It can be moved only by who has the protocol's lock.
-                    Ok(Some(Gate::Owned { .. })) if !self.is_as_seen(key, base) => {
+                    Ok(Some(Gate::Owned { .. })) if !self.is_as_seen(key, base, staged.over) => {
                         return Err(Error::Conflict);
                     }
                     Ok(Some(Gate::Owned { .. })) => {
                         let request = self.request(life, key, access);
-                        let staged = Staged {
-                            key: bytes.clone(),
-                            value: value.clone(),
-                        };
-                        let settled = life.expect(request.ticket, turn.take(), staged);
-                        let (key, operation) = (bytes.clone(), operation.clone());
+                        let settled = life.expect(request.ticket, turn.take(), staged.clone());
+                        let (key, operation) = (staged.key.clone(), operation.clone());
                         let decision = life.drive(|core, now, values| {
                             core.propose(now, values, &request, key, operation)
                         });

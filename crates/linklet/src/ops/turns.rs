@@ -10,7 +10,12 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
-type Queue = VecDeque<oneshot::Sender<Turn>>;
+#[derive(Debug, Default)]
+struct Queue {
+    waiting: VecDeque<oneshot::Sender<Turn>>,
+    /// Who has the turn runs code of the application's that may wait.
+    busy: bool,
+}
 
 /// The keys that are being changed, and who waits for each. A key of its own
 /// has a turn of its own: one that is stuck keeps nobody else waiting.
@@ -40,7 +45,7 @@ impl Turns {
                 match taken.get_mut(key) {
                     None => {
                         let key: Arc<[u8]> = key.into();
-                        taken.insert(Arc::clone(&key), Queue::new());
+                        taken.insert(Arc::clone(&key), Queue::default());
                         return Turn {
                             turns: Arc::clone(self),
                             key: Some(key),
@@ -49,9 +54,9 @@ impl Turns {
                     Some(queue) => {
                         // Those that were given up go when their turn comes, or
                         // here where many wait for one that does not end.
-                        queue.retain(|waiting| !waiting.is_closed());
+                        queue.waiting.retain(|waiting| !waiting.is_closed());
                         let (pass, passed) = oneshot::channel();
-                        queue.push_back(pass);
+                        queue.waiting.push_back(pass);
                         passed
                     }
                 }
@@ -63,6 +68,29 @@ impl Turns {
     }
 }
 
+impl Turns {
+    /// Whether somebody changes the key.
+    pub(crate) fn is_taken(&self, key: &[u8]) -> bool {
+        self.taken().contains_key(key)
+    }
+
+    /// Whether that is code of the application's, and no commit yet.
+    pub(crate) fn is_busy(&self, key: &[u8]) -> bool {
+        self.taken().get(key).is_some_and(|queue| queue.busy)
+    }
+}
+
+impl Turn {
+    /// Whether code of the application's runs now.
+    pub(crate) fn set_busy(&self, busy: bool) {
+        if let Some(key) = &self.key
+            && let Some(queue) = self.turns.taken().get_mut(key)
+        {
+            queue.busy = busy;
+        }
+    }
+}
+
 impl Drop for Turn {
     fn drop(&mut self) {
         let Some(key) = self.key.take() else {
@@ -70,7 +98,11 @@ impl Drop for Turn {
         };
         let turns = Arc::clone(&self.turns);
         let mut taken = turns.taken();
-        while let Some(next) = taken.get_mut(&key).and_then(VecDeque::pop_front) {
+        let next = |queue: &mut Queue| {
+            queue.busy = false;
+            queue.waiting.pop_front()
+        };
+        while let Some(next) = taken.get_mut(&key).and_then(next) {
             let turn = Turn {
                 turns: Arc::clone(&turns),
                 key: Some(Arc::clone(&key)),

@@ -22,12 +22,15 @@
 mod evict;
 mod part;
 mod room;
+mod sweep;
 mod visit;
 
 pub(crate) use part::Entry;
 pub(crate) use room::{NoRoom, Room};
+pub(crate) use sweep::{Owned, Window};
 pub(crate) use visit::Visit;
 
+use crate::lifetime::Lifetimes;
 use evict::Dice;
 use part::Part;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -70,12 +73,13 @@ pub(crate) struct Table<V> {
     /// Counts insertions: the clock of the eviction's ages.
     tick: AtomicU32,
     dice: Dice,
+    lifetimes: Lifetimes<V>,
 }
 
 impl<V> Table<V> {
     /// One that reserves at most `bound` bytes, and lets nobody do anything
     /// yet.
-    pub(crate) fn new(bound: u64) -> Self {
+    pub(crate) fn new(bound: u64, lifetimes: Lifetimes<V>) -> Self {
         let rules = Arc::new(Rules::nothing());
         let part = || Mutex::new(Part::new(Arc::clone(&rules)));
         Table {
@@ -85,6 +89,7 @@ impl<V> Table<V> {
             entries: AtomicU64::new(0),
             tick: AtomicU32::new(0),
             dice: Dice::default(),
+            lifetimes,
         }
     }
 
@@ -167,6 +172,11 @@ impl<V> Table<V> {
         }
         found.sort_unstable_by_key(|entry| entry.hash.place);
         (found.into_iter().map(pick).collect(), last)
+    }
+
+    /// How long objects may stay.
+    pub(crate) fn lifetimes(&self) -> &Lifetimes<V> {
+        &self.lifetimes
     }
 
     /// Reserved bytes.

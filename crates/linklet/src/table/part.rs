@@ -22,11 +22,23 @@ pub(crate) struct Entry<V> {
     pub(crate) weight: u64,
     /// When it was last used, in insertions.
     pub(crate) used_at: u32,
+    /// When it ends, in milliseconds since 1970.
+    pub(crate) end_ms: u64,
+    /// When it was last used here, on the clock of `lifetime`.
+    pub(crate) used_ms: u64,
     /// Asked for since it came in.
     pub(crate) reused: bool,
     /// A change was announced while the value could not be removed, because it
     /// was being moved: it counts as absent.
     pub(crate) stale: bool,
+    /// Somebody was told that it has ended, whatever the clock says by now.
+    pub(crate) ended: bool,
+    /// A change of it is on its way to the replicas, and began before its end: it
+    /// is there until that is settled.
+    pub(crate) pinned: bool,
+    /// It is idle, and its removal is on its way to the replicas: nobody is told
+    /// of it until that is settled.
+    pub(crate) leaving: bool,
 }
 
 pub(crate) struct Part<V> {
@@ -67,6 +79,14 @@ impl<V> Part<V> {
 
     pub(super) fn at(&self, index: usize) -> &Entry<V> {
         &self.entries[index]
+    }
+
+    pub(super) fn find(&self, key: Key<'_>) -> Option<&Entry<V>> {
+        let entries = &self.entries;
+        let found = self
+            .index
+            .find(key.hash.tag, |&i| entries[i as usize].is(key))?;
+        Some(&entries[*found as usize])
     }
 
     #[inline]
@@ -130,6 +150,15 @@ impl<V> Part<V> {
         entry
     }
 
+    /// Takes out the entry at a place; the last one takes the place.
+    pub(super) fn take_at(&mut self, at: usize) -> Entry<V> {
+        let tag = self.entries[at].hash.tag;
+        if let Ok(slot) = self.index.find_entry(tag, |&i| i as usize == at) {
+            slot.remove();
+        }
+        self.swap_out(at)
+    }
+
     pub(super) fn take_where(
         &mut self,
         mut condition: impl FnMut(&Entry<V>) -> bool,
@@ -137,11 +166,7 @@ impl<V> Part<V> {
         let mut taken = Vec::new();
         for i in (0..self.entries.len()).rev() {
             if condition(&self.entries[i]) {
-                let tag = self.entries[i].hash.tag;
-                if let Ok(slot) = self.index.find_entry(tag, |&at| at as usize == i) {
-                    slot.remove();
-                }
-                taken.push(self.swap_out(i));
+                taken.push(self.take_at(i));
             }
         }
         taken
@@ -149,6 +174,11 @@ impl<V> Part<V> {
 }
 
 impl<V> Entry<V> {
+    /// Whether it counts as absent, whatever the clock says.
+    pub(crate) fn is_hidden(&self) -> bool {
+        self.stale || self.ended
+    }
+
     #[inline]
     fn is(&self, key: Key<'_>) -> bool {
         self.hash.tag == key.hash.tag && *self.key == *key.bytes

@@ -1,4 +1,5 @@
 use super::*;
+use crate::lifetime::Lifetimes;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -38,7 +39,7 @@ fn open_table(bound: u64) -> Table<u64> {
         fn settle(&mut self, _: trefoil_linklet_core::Ticket) {}
     }
     let me = ServerId(1);
-    let mut values = Publish(Table::new(bound));
+    let mut values = Publish(Table::new(bound, Lifetimes::default()));
     let config = trefoil_linklet_core::Config::new(Replication::None);
     let mut core = Core::new(me, config).unwrap();
     let now = Duration::from_secs(1);

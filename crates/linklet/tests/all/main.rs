@@ -2,6 +2,9 @@
 
 mod cluster;
 mod copies;
+mod each;
+mod exclusive;
+mod lifetimes;
 mod metrics;
 mod moves;
 mod objects;

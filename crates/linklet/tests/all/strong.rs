@@ -20,15 +20,15 @@ use trefoil_linklet::freshness::event::{Progress, Sink};
 use trefoil_linklet::freshness::position::{History, Place};
 use trefoil_linklet::freshness::table::SLOTS_DEFAULT;
 use trefoil_linklet::{
-    Error, Indeterminate, Linklet, Marshal, MarshalError, PlainMarshal, Replication,
+    Builder, Error, Indeterminate, Linklet, Marshal, MarshalError, PlainMarshal, Replication,
 };
 
 /// Three linklets that have copies of each other's keys. The second one hears
 /// nothing while it is stopped: it is alive, and confirms nothing.
-struct Three {
-    linklet: Linklet<String>,
-    other: Linklet<String>,
-    third: Linklet<String>,
+pub(crate) struct Three {
+    pub(crate) linklet: Linklet<String>,
+    pub(crate) other: Linklet<String>,
+    pub(crate) third: Linklet<String>,
     listener: TcpListener,
     /// What takes the second one's connections.
     serving: Option<Runtime>,
@@ -46,9 +46,13 @@ impl Three {
     }
 
     async fn with<M: Marshal<String>>(marshaller: impl Fn() -> M) -> Self {
+        Self::built(|| Linklet::builder(CORPUS, marshaller())).await
+    }
+
+    pub(crate) async fn built(builder: impl Fn() -> Builder<String>) -> Self {
         cluster::log();
         let coordinator = cluster::coordinator(2);
-        let build = || Linklet::builder(CORPUS, marshaller()).replication(Replication::Strong);
+        let build = || builder().replication(Replication::Strong);
         let linklet = build()
             .listen(coordinator.clone(), "127.0.0.1:0".parse().unwrap())
             .await
@@ -80,13 +84,13 @@ impl Three {
     }
 
     /// From now on the second one hears nothing.
-    fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         if let Some(serving) = self.serving.take() {
             serving.shutdown_background();
         }
     }
 
-    fn go_on(&mut self) {
+    pub(crate) fn go_on(&mut self) {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
@@ -106,7 +110,7 @@ impl Three {
 
     /// The first key of which the first linklet is the owner, and the second
     /// one has a copy.
-    async fn copied(&self) -> Vec<u8> {
+    pub(crate) async fn copied(&self) -> Vec<u8> {
         self.copied_at(&self.other, 1).await.remove(0)
     }
 

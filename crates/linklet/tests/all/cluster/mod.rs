@@ -7,13 +7,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use trefoil_coordination::{LocalCoordinator, NodeOptions, Watcher};
-use trefoil_linklet::{Builder, Error, Linklet, Listener, PlainMarshal, Replication, StateLoss};
+use trefoil_linklet::{
+    Builder, Error, Eviction, Linklet, Listener, PlainMarshal, Replication, StateLoss,
+};
 use trefoil_sharder::{BalanceConfig, ServerId, Slice};
 
 /// What the linklets were told, together.
 #[derive(Debug, Default)]
 pub(crate) struct Heard {
     pub(crate) losses: Mutex<Vec<StateLoss>>,
+    pub(crate) evictions: Mutex<Vec<Eviction>>,
     pub(crate) gained: AtomicU64,
     pub(crate) lost: AtomicU64,
 }
@@ -30,6 +33,10 @@ impl Listener for Heard {
 
     fn state_loss(&self, loss: &StateLoss) {
         self.losses.lock().unwrap().push(loss.clone());
+    }
+
+    fn evicted(&self, evictions: &[Eviction]) {
+        self.evictions.lock().unwrap().extend_from_slice(evictions);
     }
 }
 

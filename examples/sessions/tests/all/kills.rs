@@ -1,0 +1,252 @@
+//! Servers as real processes: one is killed, all are restarted one after the
+//! other, and no session is lost.
+
+use sessions::v1::sessions_client::SessionsClient;
+use sessions::v1::{BeginRequest, Done, EndRequest, GetRequest, PutRequest, Session};
+use std::collections::BTreeMap;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+use tokio::time::{sleep, timeout};
+use tonic::metadata::MetadataMap;
+use tonic::transport::Channel;
+use tonic::{Code, Request, Response, Status};
+use trefoil_coordination::{AssignerServer, NodeOptions, Watcher};
+use trefoil_router::Router;
+
+/// Longer than anything here takes that happens at all.
+const PATIENCE: Duration = Duration::from_secs(60);
+const SESSIONS: usize = 120;
+const CALLERS: usize = 4;
+
+struct Fleet {
+    assigner: AssignerServer,
+    servers: Vec<Child>,
+}
+
+impl Fleet {
+    async fn of(count: usize, options: &[&str]) -> Self {
+        let node = NodeOptions {
+            // The dead are known to be dead after this.
+            lease: Duration::from_secs(2),
+            ..NodeOptions::default()
+        };
+        let listen = "127.0.0.1:0".parse().unwrap();
+        let assigner = AssignerServer::start(listen, &"embedded".parse().unwrap(), node)
+            .await
+            .unwrap();
+        let mut fleet = Fleet {
+            assigner,
+            servers: Vec::new(),
+        };
+        for _ in 0..count {
+            fleet.start(options).await;
+        }
+        fleet
+    }
+
+    async fn start(&mut self, options: &[&str]) {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_sessions"))
+            .args(["--assigner", &self.assigner.address().to_string()])
+            .args(options)
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let line = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap();
+        assert!(line.unwrap().starts_with("ready "));
+        self.servers.push(child);
+    }
+
+    async fn caller(&self) -> Caller {
+        let address = self.assigner.address().to_string();
+        let watcher = Watcher::open(&address, sessions::CORPUS).await.unwrap();
+        Caller(Arc::new(Router::new(watcher)))
+    }
+}
+
+/// Repeats every request until it is answered: each of them may be repeated.
+#[derive(Clone)]
+struct Caller(Arc<Router>);
+
+impl Caller {
+    async fn ask<T, F>(
+        &self,
+        id: &str,
+        send: impl Fn(SessionsClient<Channel>, MetadataMap) -> F,
+    ) -> Result<T, Status>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        let since = Instant::now();
+        loop {
+            let send = |channel, metadata| send(SessionsClient::new(channel), metadata);
+            match self.0.call(id.as_bytes(), send).await {
+                Ok(answer) => return Ok(answer.into_inner()),
+                Err(error) => {
+                    let absent = error.status().is_some_and(|s| s.code() == Code::NotFound);
+                    if absent || since.elapsed() > PATIENCE {
+                        return Err(error.into());
+                    }
+                }
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn begin(&self, id: &str) -> Result<Done, Status> {
+        let send = |mut client: SessionsClient<Channel>, metadata| {
+            let (id, user) = (id.to_owned(), format!("user of {id}"));
+            let request = with(metadata, BeginRequest { id, user });
+            async move { client.begin(request).await }
+        };
+        self.ask(id, send).await
+    }
+
+    async fn put(&self, id: &str, value: u64) -> Result<Done, Status> {
+        let send = |mut client: SessionsClient<Channel>, metadata| {
+            let (id, name, value) = (id.to_owned(), "n".to_owned(), value.to_string());
+            let request = with(metadata, PutRequest { id, name, value });
+            async move { client.put(request).await }
+        };
+        self.ask(id, send).await
+    }
+
+    async fn get(&self, id: &str) -> Result<Session, Status> {
+        let send = |mut client: SessionsClient<Channel>, metadata| {
+            let request = with(metadata, GetRequest { id: id.to_owned() });
+            async move { client.get(request).await }
+        };
+        self.ask(id, send).await
+    }
+
+    async fn end(&self, id: &str) -> Result<Done, Status> {
+        let send = |mut client: SessionsClient<Channel>, metadata| {
+            let request = with(metadata, EndRequest { id: id.to_owned() });
+            async move { client.end(request).await }
+        };
+        self.ask(id, send).await
+    }
+}
+
+fn with<T>(metadata: MetadataMap, message: T) -> Request<T> {
+    Request::from_parts(metadata, tonic::Extensions::default(), message)
+}
+
+fn name(n: usize) -> String {
+    format!("session {n}")
+}
+
+/// Begins sessions and goes on changing them, until it is told to stop; the last
+/// value of each that was acknowledged.
+async fn use_sessions(
+    caller: Caller,
+    mine: Vec<String>,
+    stop: Arc<AtomicBool>,
+    rounds: Arc<AtomicU64>,
+) -> BTreeMap<String, u64> {
+    let mut acknowledged = BTreeMap::new();
+    for id in &mine {
+        caller.begin(id).await.expect(id);
+    }
+    let mut value = 0;
+    while !stop.load(Ordering::Relaxed) {
+        value += 1;
+        for id in &mine {
+            let before = caller.get(id).await.expect(id);
+            assert_eq!(before.user, format!("user of {id}"));
+            let seen = before.values.get("n").map(|n| n.parse().unwrap());
+            assert_eq!(seen, acknowledged.get(id).copied(), "{id}");
+            caller.put(id, value).await.expect(id);
+            acknowledged.insert(id.clone(), value);
+        }
+        rounds.fetch_add(1, Ordering::Relaxed);
+    }
+    acknowledged
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_session_is_lost_by_a_kill_and_a_rolling_restart() {
+    let mut fleet = Fleet::of(3, &[]).await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let rounds = Arc::new(AtomicU64::new(0));
+    let mut callers = Vec::new();
+    for n in 0..CALLERS {
+        let mine = (n..SESSIONS).step_by(CALLERS).map(name).collect();
+        let (stop, rounds) = (Arc::clone(&stop), Arc::clone(&rounds));
+        callers.push(tokio::spawn(use_sessions(
+            fleet.caller().await,
+            mine,
+            stop,
+            rounds,
+        )));
+    }
+    // All are used after each thing that happens.
+    let used = async || {
+        let (before, since) = (rounds.load(Ordering::Relaxed), Instant::now());
+        while rounds.load(Ordering::Relaxed) < before + 2 * CALLERS as u64 {
+            assert!(since.elapsed() < PATIENCE, "the sessions are not served");
+            assert!(!callers.iter().any(|caller| caller.is_finished()));
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    used().await;
+    let mut killed = fleet.servers.remove(0);
+    killed.kill().await.unwrap();
+    used().await;
+    fleet.start(&[]).await;
+    used().await;
+    for _ in 0..3 {
+        let mut old = fleet.servers.remove(0);
+        let id = i32::try_from(old.id().unwrap()).unwrap();
+        let id = rustix::process::Pid::from_raw(id).unwrap();
+        rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
+        let end = timeout(PATIENCE, old.wait()).await;
+        assert!(end.expect("it gives everything away").unwrap().success());
+        fleet.start(&[]).await;
+        used().await;
+    }
+    stop.store(true, Ordering::Relaxed);
+    let caller = fleet.caller().await;
+    let mut count = 0;
+    for task in callers {
+        for (id, value) in task.await.unwrap() {
+            let session = caller.get(&id).await.expect(&id);
+            assert_eq!(session.values["n"], value.to_string(), "{id}");
+            caller.end(&id).await.unwrap();
+            let gone = caller.get(&id).await;
+            assert_eq!(gone.unwrap_err().code(), Code::NotFound);
+            count += 1;
+        }
+    }
+    assert_eq!(count, SESSIONS);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_end() {
+    let fleet = Fleet::of(2, &["--lifetime", "6", "--idle", "2"]).await;
+    let caller = fleet.caller().await;
+    for id in ["used", "idle"] {
+        caller.begin(id).await.unwrap();
+    }
+    let begun = Instant::now();
+    let end = loop {
+        match caller.get("used").await {
+            Ok(_) => {}
+            Err(status) => break status,
+        }
+        sleep(Duration::from_millis(50)).await;
+    };
+    assert_eq!(end.code(), Code::NotFound, "{end}");
+    assert!(
+        begun.elapsed() > Duration::from_secs(5),
+        "in use until its end"
+    );
+    assert!(begun.elapsed() < Duration::from_secs(20));
+    let idle = caller.get("idle").await.unwrap_err();
+    assert_eq!(idle.code(), Code::NotFound);
+}

@@ -1,0 +1,3 @@
+//! The tests of the session store, as one program.
+
+mod kills;
