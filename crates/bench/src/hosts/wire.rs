@@ -183,15 +183,17 @@ fn carry(ends: &[OwnedFd; 2], seed: u64, shared: &Shared) {
         ];
         // An interrupted wait is a short one.
         let _ = poll(&mut fds, Some(&wait));
-        let quality = *shared
-            .quality
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
         for (from, end) in ends.iter().enumerate() {
             for _ in 0..TURN_COUNT {
                 let Ok(len) = rustix::io::read(end, &mut room) else {
                     break;
                 };
+                // Looked at behind each frame: one that was sent after a quality was set
+                // meets that one.
+                let quality = *shared
+                    .quality
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner);
                 way.take(&room[..len], 1 - from, &quality);
             }
         }
