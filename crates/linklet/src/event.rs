@@ -91,7 +91,7 @@ impl From<Over> for EvictionReason {
     }
 }
 
-/// An object has left this server, which was its owner, and is nowhere else.
+/// An object has left this server, which was its owner. Copies of it follow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Eviction {
     /// Its key.

@@ -1,7 +1,7 @@
 //! The task that takes out what is over.
 //!
-//! It takes at most a twentieth of a thread: after a sweep it rests for at least
-//! twenty times as long as that has worked. Nothing depends on how often it comes:
+//! It takes at most a twentieth of a thread, as long as a sweep takes less than half a
+//! second: it rests for twenty times as long as that has worked, up to ten seconds. Nothing depends on how often it comes:
 //! what has ended counts as absent from then on.
 
 use crate::Linklet;
@@ -15,6 +15,8 @@ use tokio::time::sleep;
 
 const REST_MIN: Duration = Duration::from_millis(500);
 const REST_FACTOR: u32 = 20;
+/// Also if the whole machine stood still amid a sweep.
+const REST_MAX: Duration = Duration::from_secs(10);
 /// Removals under way that wait for their replicas.
 const REMOVALS_MAX: usize = 64;
 /// They are not waited for longer: the next sweep sees what has become of them.
@@ -50,7 +52,7 @@ pub(crate) async fn sweep<V: Send + Sync + 'static>(weak: Weak<Inner<V>>) {
             next = after;
         }
         while removals.join_next().await.is_some() {}
-        rest = REST_MIN.max(worked * REST_FACTOR);
+        rest = (worked * REST_FACTOR).clamp(REST_MIN, REST_MAX);
     }
 }
 

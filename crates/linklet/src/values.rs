@@ -204,9 +204,15 @@ impl<V: Send + Sync + 'static> Values for Objects<V> {
     fn publish(&mut self, table: Arc<Rules>) {
         let objects = &self.store.table;
         if objects.lifetimes().idle.is_some() {
-            // Whoever was their owner may have let others use them till now.
+            // Whoever was their owner may have let others use them till now. Where this
+            // server was it, and its lease had run out, nobody could use them.
             let now = objects.lifetimes().use_ms();
-            for slice in table.owned_anew(&self.rules) {
+            let has_lapsed = |until| self.store.clock() >= until;
+            let anew = match self.rules.serve_until().is_some_and(has_lapsed) {
+                true => table.owned_anew(&Rules::nothing()),
+                false => table.owned_anew(&self.rules),
+            };
+            for slice in anew {
                 objects.mark_slice(slice, |entry| entry.used_ms = now);
             }
         }

@@ -22,7 +22,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
     /// nothing is changed; likewise if it panics, or the future is dropped while
     /// it runs. Once it has ended well, the commit is as for
     /// [`update`](Linklet::update): with [`Replication::Strong`] it goes on if the
-    /// future is dropped.
+    /// future is dropped, or was not begun.
     ///
     /// [`Error::Conflict`]: the key was changed, moved away, evicted, or has ended
     /// while the closure ran. Nothing was changed, but the closure has run.

@@ -227,6 +227,12 @@ impl<V: Send + Sync + 'static> Linklet<V> {
             Plan::Keep => return Ok(looked.token),
             Plan::Remove => (Operation::Remove, None),
             Plan::Put(value, stamp) => {
+                let weight = inner.store.weight(key.bytes, &value);
+                let bound = inner.store.table.bound();
+                if weight > bound {
+                    // No replica could keep it, and the key would wait for one that can.
+                    return Err(Error::NoRoom { weight, bound });
+                }
                 let Looked { sent, history, .. } = looked;
                 let bytes = stamped(sent.history, &*inner.store.marshaller, key.bytes, &*value)
                     .map_err(Error::Marshal)?;
@@ -318,6 +324,8 @@ impl<V: Send + Sync + 'static> Linklet<V> {
                 let same = entry.version == base.version
                     && entry.stale == base.stale
                     && ended == base.ended;
+                // By this server's clock, which may be set back.
+                entry.ended |= same && ended;
                 entry.leaving = same && over == Some(Over::Idle);
                 entry.pinned = same && !ended && !entry.leaving;
                 same

@@ -55,7 +55,7 @@ impl<'a, V> Visit<'a, V> {
             return true;
         }
         let entry = self.part.find(self.key);
-        entry.is_none_or(|entry| lifetimes.idle.is_none() && !entry.has_ended())
+        lifetimes.idle.is_none() && entry.is_none_or(|entry| !entry.has_ended())
     }
 
     /// Whether the entry is idle, and about to be removed everywhere.

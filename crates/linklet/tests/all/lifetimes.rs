@@ -55,7 +55,7 @@ async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let since = Instant::now();
     while !holds() {
         assert!(
-            since.elapsed() < Duration::from_secs(20),
+            since.elapsed() < Duration::from_secs(60),
             "not true: {what}"
         );
         sleep(Duration::from_millis(20)).await;
@@ -281,6 +281,7 @@ async fn stays_or_leaves(replication: Replication) -> bool {
     }
     let (mut uses, mut used) = (0, began);
     while began.elapsed() < 3 * idle {
+        let using = Instant::now();
         let read = linklet.read(b"used", |_| ()).await.unwrap();
         let changed = linklet.update(b"changed", |_| ()).await.unwrap();
         if used.elapsed() >= idle {
@@ -288,9 +289,11 @@ async fn stays_or_leaves(replication: Replication) -> bool {
         }
         assert!(linklet.stats().idled == 0 || began.elapsed() >= idle);
         assert_eq!((read, changed), (Some(()), Some(())), "after {uses} uses");
-        (uses, used) = (uses + 1, Instant::now());
+        (uses, used) = (uses + 1, using);
         sleep(Duration::from_millis(100)).await;
     }
+    // To ask for it would be a use.
+    eventually("it leaves", || linklet.stats().idled >= 1).await;
     assert_eq!(linklet.get(b"idle").await.unwrap().map(|_| ()), None);
     let expected = eviction(b"idle", EvictionReason::Idle);
     eventually("it is told", || left(&heard).first() == Some(&expected)).await;
@@ -303,18 +306,34 @@ async fn stays_or_leaves(replication: Replication) -> bool {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_change_is_a_use() {
     for replication in MODES {
-        let idle = Duration::from_millis(500);
-        let builder = Linklet::builder(CORPUS, PlainMarshal).idle(idle);
-        let (linklet, _) = start(builder.replication(replication)).await;
-        linklet.insert(b"k", String::new()).await.unwrap();
-        let done = linklet.update_async(b"k", HOUR, async |text| {
-            sleep(Duration::from_secs(2)).await;
-            text.push('x');
-            Ok::<_, Error>(())
-        });
-        assert_eq!(done.await.unwrap(), Some(()));
-        assert_eq!(linklet.read(b"k", String::len).await.unwrap(), Some(1));
+        unless_paused(async || is_used_while_it_changes(replication).await).await;
     }
+}
+
+async fn is_used_while_it_changes(replication: Replication) -> bool {
+    let (linklet, _) = start(idling().replication(replication)).await;
+    let inserting = Instant::now();
+    linklet.insert(b"k", String::new()).await.unwrap();
+    let mut began = inserting;
+    let mut changed = inserting;
+    let done = linklet.update_async(b"k", HOUR, async |text| {
+        began = Instant::now();
+        sleep(2 * IDLE).await;
+        text.push('x');
+        changed = Instant::now();
+        Ok::<_, Error>(())
+    });
+    let done = done.await.unwrap();
+    if began - inserting >= IDLE {
+        return false;
+    }
+    assert_eq!(done, Some(()));
+    let read = linklet.read(b"k", String::len).await.unwrap();
+    if changed.elapsed() >= IDLE {
+        return false;
+    }
+    assert_eq!(read, Some(1));
+    true
 }
 
 const IDLE: Duration = Duration::from_secs(2);
@@ -359,15 +378,16 @@ async fn a_replica_hangs() -> bool {
     let linklet = fleet.linklet.patient(Duration::from_secs(60));
     linklet.insert(&key, "x".to_owned()).await.unwrap();
     fleet.stop();
-    let brief = fleet.linklet.patient(Duration::from_millis(100));
+    let brief = fleet.linklet.patient(Duration::from_millis(500));
     let (began, mut used) = (Instant::now(), Instant::now());
     while began.elapsed() < Duration::from_secs(5) {
+        let using = Instant::now();
         let there = brief.read(&key, |_| ()).await;
         if used.elapsed() >= IDLE {
             return false;
         }
         assert_eq!(there.unwrap(), Some(()));
-        used = Instant::now();
+        used = using;
         sleep(Duration::from_millis(50)).await;
     }
     let by = loop {
@@ -414,8 +434,17 @@ async fn who_takes_over() -> bool {
     let point = linklet.point(&key);
     let next = [&fleet.other, &fleet.third];
     let owns = |other: &Linklet<String>| other.owned().iter().any(|slice| slice.contains(point));
-    eventually("somebody has it", || next.iter().any(|other| owns(other))).await;
-    let owned = Instant::now();
+    // The last time at which nobody had it.
+    let mut owned = Instant::now();
+    eventually("somebody has it", || {
+        let looking = Instant::now();
+        let has = next.iter().any(|other| owns(other));
+        if !has {
+            owned = looking;
+        }
+        has
+    })
+    .await;
     // Some sweeps.
     sleep(Duration::from_millis(1_300)).await;
     let owner = next.into_iter().find(|other| owns(other)).unwrap();

@@ -55,8 +55,8 @@ const WATCH_NS: u64 = 1_000_000_000;
 /// Items of a listing that an event loop hands out in one piece of work.
 const LISTED_MAX: usize = 512;
 /// How long totals wait until all copies of what was stored here are where they
-/// belong, so that they are counted.
-const SETTLE_PATIENCE: Duration = Duration::from_millis(100);
+/// belong, so that they are counted: a busy machine may take that long with the third one.
+const SETTLE_PATIENCE: Duration = Duration::from_millis(400);
 
 /// A cell as an event loop's keyspace.
 pub type CellKeyspace = DeferredKeyspace<CellExecutor>;
