@@ -56,7 +56,7 @@ const WATCH_NS: u64 = 1_000_000_000;
 const LISTED_MAX: usize = 512;
 /// How long totals wait until all copies of what was stored here are where they
 /// belong, so that they are counted: a busy machine may take that long with the third one.
-const SETTLE_PATIENCE: Duration = Duration::from_millis(400);
+const SETTLE_PATIENCE: Duration = Duration::from_millis(300);
 
 /// A cell as an event loop's keyspace.
 pub type CellKeyspace = DeferredKeyspace<CellExecutor>;

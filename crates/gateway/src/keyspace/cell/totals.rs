@@ -8,6 +8,8 @@ use trefoil_rpc::v1::StatsResponse;
 /// How long totals wait for backends that do not answer, what they have waited
 /// before included.
 const PATIENCE: Duration = Duration::from_millis(200);
+/// Also where copies on their way were waited for first.
+const PATIENCE_MIN: Duration = Duration::from_millis(100);
 /// How long they wait once more if nobody has answered: on a busy machine all
 /// may be late, and totals of nobody are zeros.
 const LAST_PATIENCE: Duration = Duration::from_secs(1);
@@ -33,7 +35,7 @@ pub(super) fn totals(cell: &Cell, begun: Instant) -> Result<Totals, Fault> {
     let mut stats = Vec::new();
     let mut answered = 0;
     let mut reason = None;
-    let mut answers = cell.stats_soon(PATIENCE.saturating_sub(begun.elapsed()));
+    let mut answers = cell.stats_soon(PATIENCE.saturating_sub(begun.elapsed()).max(PATIENCE_MIN));
     if answers.iter().all(|backend| backend.stats.is_err()) {
         answers = cell.stats_soon(LAST_PATIENCE);
     }
