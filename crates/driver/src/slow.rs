@@ -22,6 +22,14 @@ const HEDGE_AFTER_NS: u64 = 5_000_000;
 /// same link.
 const HEDGE_FACTOR: u64 = 2;
 
+/// How much is asked before, for a lookup that two answers decide: of one that hangs, or has
+/// more to do than the others, it says nothing.
+fn backlog_of(replicas: &mut [u64]) -> u64 {
+    replicas.sort_unstable();
+    let second = replicas.get(1).or_else(|| replicas.first());
+    second.copied().unwrap_or(0)
+}
+
 /// When one more is asked: where answers usually take so long, so much is asked before, and
 /// the lookup's clock lags so far behind.
 fn hedge_after(usual_ns: u64, backlog_ns: u64, lag_ns: u64) -> u64 {
@@ -64,13 +72,14 @@ impl<H: Host> Driver<H> {
     pub(crate) fn order(&mut self, cohort: Cohort, now_ns: u64) -> Order {
         let numbers = cohort.as_slice();
         let mut answers_ns = [0; REPLICAS_MAX];
-        let mut backlog_ns = 0;
-        for (answer_ns, number) in answers_ns.iter_mut().zip(numbers) {
+        let mut backlogs_ns = [0; REPLICAS_MAX];
+        for (place, number) in numbers.iter().enumerate() {
             if let Some(link) = self.links.get(*number as usize) {
-                *answer_ns = link.answer_ns();
-                backlog_ns = backlog_ns.max(link.backlog_ns());
+                answers_ns[place] = link.answer_ns();
+                backlogs_ns[place] = link.backlog_ns();
             }
         }
+        let backlog_ns = backlog_of(&mut backlogs_ns[..numbers.len()]);
         let lag_ns = self.host.monotonic_ns().saturating_sub(now_ns);
         let (slow, usual_ns) = slowest(&answers_ns[..numbers.len()]);
         let slow = slow.filter(|_| self.turns.are_free());
@@ -104,6 +113,15 @@ mod tests {
         // By a clock that says what it was 4 ms ago.
         assert_eq!(ms([1, 0, 4]), 9);
         assert_eq!(hedge_after(u64::MAX, 1, 1), u64::MAX);
+    }
+
+    #[test]
+    fn one_that_hangs_does_not_decide_when_the_third_is_asked() {
+        assert_eq!(backlog_of(&mut [10_000 * MS, 2 * MS, MS]), 2 * MS);
+        assert_eq!(backlog_of(&mut [3 * MS, 0, 0]), 0);
+        assert_eq!(backlog_of(&mut [MS, 4 * MS]), 4 * MS);
+        assert_eq!(backlog_of(&mut [MS]), MS);
+        assert_eq!(backlog_of(&mut []), 0);
     }
 
     #[test]

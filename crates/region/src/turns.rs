@@ -75,6 +75,9 @@ mod tests {
     fn a_thread_has_the_turns_of_who_began_it_until_it_takes_others() {
         let short = Duration::from_micros(150);
         let usual_ns = turn_ns();
+        if usual_ns == 0 {
+            return println!("skipped: the system does not tell how long turns are");
+        }
         std::thread::spawn(move || {
             take_short_turns(short);
             let own = turn_ns();

@@ -37,6 +37,8 @@ const SOLICITED_FALL: u32 = 64;
 const ANSWERS_SMOOTHED: u64 = 4;
 /// And how fast they follow one another, over so many times that some have come.
 const GAPS_SMOOTHED: u64 = 8;
+/// What took so many times as long as answers usually take was no gap between two of them.
+const GAP_FACTOR_MAX: u64 = 8;
 /// How often a scan whose data turn out longer is asked again.
 const LONGER_COUNT_MAX: u8 = 3;
 /// Touches that wait to be sent; further ones are lost.
@@ -480,7 +482,7 @@ impl Initiator {
         mut on: impl FnMut(Event<'_>),
     ) -> Result<usize, SessionError> {
         let mut done = 0;
-        let mut answers_count = 0;
+        let (mut answers_count, usual_ns) = (0, self.answer_ns);
         while let Some(frame) = Frame::first(&input[done..], ANSWERS_LEN_MAX)? {
             let Frame { head, body } = frame;
             self.heard_ns = now_ns;
@@ -515,7 +517,7 @@ impl Initiator {
             done += frame.total_len();
         }
         if answers_count > 0 {
-            self.learn_gap(answers_count, now_ns);
+            self.learn_gap(answers_count, usual_ns, now_ns);
         }
         Ok(done)
     }
@@ -631,10 +633,12 @@ impl Initiator {
         };
     }
 
-    /// So many answers have come at once.
-    fn learn_gap(&mut self, count: u64, now_ns: u64) {
+    /// So many answers have come at once, where they usually took so long.
+    fn learn_gap(&mut self, count: u64, usual_ns: u64, now_ns: u64) {
         if self.answered_ns > 0 {
-            let gap_ns = now_ns.saturating_sub(self.answered_ns) / count;
+            // A pause of this side is not between two answers.
+            let between_ns = now_ns.saturating_sub(self.answered_ns);
+            let gap_ns = between_ns.min(usual_ns.saturating_mul(GAP_FACTOR_MAX)) / count;
             self.gap_ns = match self.gap_ns {
                 0 => gap_ns,
                 known_ns => known_ns - known_ns / GAPS_SMOOTHED + gap_ns / GAPS_SMOOTHED,

@@ -23,7 +23,7 @@ use crate::datagrams::Datagrams;
 use crate::dial::{ConnectError, DatagramUse, Dialled, EngineAddress, RECEIVE_LEN, dial};
 use std::net::TcpStream;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use trefoil_client_core::outcome::SendFailure;
@@ -101,8 +101,9 @@ pub(crate) struct Session {
     engine: u64,
     /// How long answers take lately, in nanoseconds.
     answer_ns: AtomicU64,
-    /// Whether it is known how fast answers follow one another.
-    has_gaps: AtomicBool,
+    /// How long what is asked for takes, in nanoseconds: each lookup looks at it, without the
+    /// lock.
+    backlog_ns: AtomicU64,
     core: Mutex<Core>,
 }
 
@@ -115,6 +116,14 @@ impl std::fmt::Debug for Session {
 impl Session {
     fn core(&self) -> MutexGuard<'_, Core> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For lookups, which do not take the lock for it.
+    fn tell_backlog(&self, core: &Core) {
+        if core.initiator.has_gaps() {
+            let backlog_ns = core.initiator.backlog_ns();
+            self.backlog_ns.store(backlog_ns, Ordering::Relaxed);
+        }
     }
 
     /// Takes a port in that was connected by a session of its own; its place. `None` if it
@@ -203,7 +212,7 @@ impl EnginePort {
             waits: datagrams.as_ref().map(Datagrams::waits),
             engine: initiator.welcome().map_or(0, |welcome| welcome.engine),
             answer_ns: AtomicU64::new(0),
-            has_gaps: AtomicBool::new(false),
+            backlog_ns: AtomicU64::new(0),
             core: Mutex::new(Core {
                 channel,
                 datagrams,
@@ -477,14 +486,12 @@ impl Port for EnginePort {
             return Progress::Refused;
         }
         core.submitted(&self.session.socket);
+        self.session.tell_backlog(&core);
         Progress::Pending
     }
 
     fn backlog_ns(&self) -> u64 {
-        match self.session.has_gaps.load(Ordering::Relaxed) {
-            true => self.core().initiator.backlog_ns(),
-            false => 0,
-        }
+        self.session.backlog_ns.load(Ordering::Relaxed)
     }
 
     fn answer_ns(&self) -> u64 {
@@ -514,6 +521,7 @@ impl Port for EnginePort {
             false => initiator.scan(token.0, handle, place, hash, config_id, now_ns),
         }
         core.submitted(&self.session.socket);
+        self.session.tell_backlog(&core);
         Progress::Pending
     }
 
@@ -556,8 +564,7 @@ impl Port for EnginePort {
             core.take_in(&self.session.socket, on);
             let answer_ns = core.initiator.answer_ns();
             self.session.answer_ns.store(answer_ns, Ordering::Relaxed);
-            let has_gaps = core.initiator.has_gaps();
-            self.session.has_gaps.store(has_gaps, Ordering::Relaxed);
+            self.session.tell_backlog(&core);
         }
         let is_closed = core.is_closed;
         let port = &mut core.ports[self.at];

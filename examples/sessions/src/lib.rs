@@ -36,7 +36,9 @@ pub async fn join(
         // A session is acknowledged when a second server has it.
         .replication(Replication::Strong)
         .expires(move |_, session: &Session| {
-            Some(UNIX_EPOCH + Duration::from_millis(session.begun_ms) + lifetime.whole)
+            // Beyond all times: never.
+            let begun = UNIX_EPOCH.checked_add(Duration::from_millis(session.begun_ms))?;
+            begun.checked_add(lifetime.whole)
         })
         .idle(lifetime.idle)
         .join(assigner, address)

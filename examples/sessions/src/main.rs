@@ -43,8 +43,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let leaving = sessions.clone();
     let stopped = async move {
         stop.recv().await;
-        // Everything moves to the other servers; until then this one serves.
-        leaving.drain().await;
+        tokio::select! {
+            // Everything moves to the other servers; until then this one serves.
+            _ = leaving.drain() => {}
+            // Somebody who knows that there is none.
+            _ = stop.recv() => {}
+        }
         leaving.leave().await;
     };
     Server::builder()

@@ -205,11 +205,14 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
             self.resume_parked(now_ns);
             if events.is_empty() && self.queue.is_empty() {
                 self.waiting.found_nothing(now_ns);
-                if is_polling {
+                // Beside a stranger something was due: to give way would be to be late.
+                if is_polling && !self.waiting.is_beside_stranger() {
                     // Whoever is to ask next may need this core to do it.
                     let before_ns = LoopClock::now_ns();
                     std::thread::yield_now();
-                    self.waiting.gave_way(LoopClock::now_ns() - before_ns);
+                    // What is due is reckoned by this one from here on.
+                    let now_ns = self.desk.clock.look().monotonic_ns;
+                    self.waiting.gave_way(now_ns.saturating_sub(before_ns));
                 }
             } else {
                 self.waiting.found(now_ns);

@@ -16,8 +16,8 @@
 const CREDIT_MAX: u32 = 8;
 /// Earned by a sleep that looking would have spared.
 const CREDIT_OF_SHORT_SLEEP: u32 = 2;
-/// Whoever keeps a core that was given away for longer than this is no other loop that
-/// looks, but computes.
+/// Whoever keeps a core that was given away for longer than this is taken for one that
+/// computes: another loop that looks is done sooner.
 const STRANGER_NS: u64 = 100_000;
 /// Waits asleep after a stranger has used one: at first, and at most. Then it is tried
 /// whether he has gone.

@@ -163,13 +163,7 @@ impl<V> Table<V> {
             .entries()
             .filter(|entry| here.contains(KeyPoint(entry.hash.place)))
             .collect();
-        let mut last = here.last();
-        if found.len() > count_max {
-            found.select_nth_unstable_by_key(count_max, |entry| entry.hash.place);
-            let at = found[count_max].hash.place;
-            last = KeyPoint(at);
-            found.retain(|entry| entry.hash.place <= at);
-        }
+        let last = cut(&mut found, count_max, here.last());
         found.sort_unstable_by_key(|entry| entry.hash.place);
         (found.into_iter().map(pick).collect(), last)
     }
@@ -244,6 +238,18 @@ const fn part_of(point: u64) -> usize {
 
 const fn first_of(part: usize) -> u64 {
     (part as u64) << (64 - PART_BITS)
+}
+
+/// Leaves about so many entries, those of the first points, and all of the last of these;
+/// where that ends, `last` if nothing was left out.
+fn cut<V>(found: &mut Vec<&Entry<V>>, count_max: usize, last: KeyPoint) -> KeyPoint {
+    if found.len() <= count_max {
+        return last;
+    }
+    found.select_nth_unstable_by_key(count_max, |entry| entry.hash.place);
+    let at = found[count_max].hash.place;
+    found.retain(|entry| entry.hash.place <= at);
+    KeyPoint(at)
 }
 
 const fn last_of(part: usize) -> u64 {

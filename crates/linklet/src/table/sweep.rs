@@ -1,7 +1,7 @@
 //! Going through everything that a server owns, a few entries at a time: to find
 //! what is over, and to show what is there.
 
-use super::{Entry, PART_COUNT, Table, last_of, lock, part_of};
+use super::{Entry, PART_COUNT, Table, cut, last_of, lock, part_of};
 use crate::lifetime::{Clocks, Over};
 use std::sync::Arc;
 use trefoil_linklet_core::Status;
@@ -98,13 +98,7 @@ impl<V> Table<V> {
                 && !entry.has_ended()
         };
         let mut found: Vec<&Entry<V>> = part.entries().filter(owned).collect();
-        let mut last = here.last();
-        if found.len() > count_max {
-            found.select_nth_unstable_by_key(count_max, |entry| entry.hash.place);
-            let at = found[count_max].hash.place;
-            last = KeyPoint(at);
-            found.retain(|entry| entry.hash.place <= at);
-        }
+        let last = cut(&mut found, count_max, here.last());
         let pick = |entry: &Entry<V>| (Arc::clone(&entry.key), Arc::clone(&entry.value));
         Some((found.into_iter().map(pick).collect(), last))
     }

@@ -315,3 +315,25 @@ async fn a_closure_does_not_run_without_enough_copies() {
     let there = brief.read(&key, String::is_empty).await.unwrap();
     assert_eq!(there, Some(false), "the key is there");
 }
+
+/// No replica could keep it, and the key would wait for one that can.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_longer_than_all_memory_is_refused_and_holds_nothing_up() {
+    for replication in MODES {
+        let linklet = start(replication, |builder| builder.memory(64 << 10)).await;
+        let long = linklet.update_async(b"k", LIMIT, async |text: &mut String| {
+            *text = "x".repeat(128 << 10);
+            Ok::<_, Error>(())
+        });
+        let refused = long.await;
+        assert!(matches!(refused, Err(Error::NoRoom { .. })), "{refused:?}");
+        if replication == Replication::Strong {
+            let update = linklet.update(b"k", |text| *text = "x".repeat(128 << 10));
+            let refused = update.await;
+            assert!(matches!(refused, Err(Error::NoRoom { .. })), "{refused:?}");
+        }
+        let added = linklet.update(b"k", |text| text.push('y')).await;
+        assert_eq!(added.unwrap(), Some(()), "{replication:?}");
+        assert_eq!(seen(&linklet).await.as_deref(), Some("y"));
+    }
+}

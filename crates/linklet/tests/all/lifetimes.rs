@@ -347,6 +347,11 @@ fn idling() -> Builder<String> {
 async fn the_owner_is_asked_where_objects_may_be_idle() {
     let fleet = Three::built(idling).await;
     let key = fleet.copied().await;
+    // Nor of what is put in there.
+    match fleet.other.read_copy(&key, String::len).await {
+        Err(Error::NotMine(redirect)) => assert_eq!(redirect.to, fleet.linklet.server_id()),
+        other => panic!("{other:?}"),
+    }
     fleet.linklet.insert(&key, "x".to_owned()).await.unwrap();
     for _ in 0..20 {
         for answer in [

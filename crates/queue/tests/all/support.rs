@@ -133,15 +133,23 @@ impl Server {
         let threads = format!("/proc/{}/task", self.child.id());
         let is_stopped = |thread: std::io::Result<std::fs::DirEntry>| {
             let stat = std::fs::read_to_string(thread.expect("a thread").path().join("stat"));
-            let stat = stat.expect("a thread");
+            let Ok(stat) = stat else {
+                // It has ended meanwhile.
+                return true;
+            };
             // Behind the name, which may have any character in it.
             let (_, state) = stat.rsplit_once(") ").expect("a state");
             state.starts_with('T')
         };
+        let begin = std::time::Instant::now();
         while !std::fs::read_dir(&threads)
             .expect("a child")
             .all(is_stopped)
         {
+            assert!(
+                begin.elapsed() < std::time::Duration::from_secs(60),
+                "it goes on"
+            );
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
     }

@@ -18,8 +18,9 @@ use std::collections::{HashMap, VecDeque};
 /// Patience grows with attempts, up to so many times what it was.
 const BACKOFF_MAX: u32 = 64;
 /// Attempts of which it is known when they were made: an answer says which one it belongs to.
-const ATTEMPTS_KNOWN: u32 = 4;
-/// Where no more than so many requests are under way, and of so few bytes each, one that has
+/// So many that the first one is still known on a way that has become many times as long.
+const ATTEMPTS_KNOWN: u32 = 16;
+/// Where no more than so many requests are under way or wait, and of so few bytes each, one that has
 /// to be asked again is asked twice at once: somebody waits for nothing else, and the next
 /// patience would be longer. Among many, what is lost is a sign of a queue, and that would
 /// feed it.
@@ -162,7 +163,7 @@ impl Courier {
             self.counts.sent += 1;
             self.counts.resent += 1;
         }
-        let is_little = self.pending.len() <= TWICE_COUNT_MAX;
+        let is_little = self.pending.len() + self.waiting.len() <= TWICE_COUNT_MAX;
         // Those that are late go first: somebody waits for them longest.
         for _ in 0..self.order.len() {
             if count == REQUEST_COUNT_MAX {

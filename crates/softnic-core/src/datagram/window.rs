@@ -140,10 +140,11 @@ impl Window {
             let late = (rtt_ns - target_ns) as f64 / rtt_ns as f64;
             self.decrease(1.0 - BETA * late, now_ns);
         } else if self.is_used() {
-            // A window's bytes are answered in a round trip.
+            // A window's bytes are answered in a round trip; of a longer answer alone, no more.
+            let len = (len as f64).min(self.len);
             let more = match self.len < self.threshold {
-                true => len as f64,
-                false => INCREASE_LEN * len as f64 / self.len,
+                true => len,
+                false => INCREASE_LEN * len / self.len,
             };
             self.len = (self.len + more).min(self.len_max);
         }

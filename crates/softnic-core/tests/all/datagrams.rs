@@ -461,6 +461,30 @@ fn on_a_long_way_a_batch_soon_takes_one_round_trip() {
 }
 
 #[test]
+fn a_way_that_becomes_many_times_as_long_is_learned() {
+    let of = |ns| Weather {
+        delay_min_ns: ns,
+        delay_max_ns: ns,
+        ..FAR
+    };
+    let mut world = World::new(1, of(100_000));
+    let mut id = 0;
+    let mut ask = |world: &mut World| {
+        id += 1;
+        world.ask(short_scan(id));
+        world.run();
+    };
+    (0..50).for_each(|_| ask(&mut world));
+    for ns in [1_000_000, 10_000_000] {
+        world.weather = of(ns);
+        (0..100).for_each(|_| ask(&mut world));
+        let before = world.courier.counts().resent;
+        (0..100).for_each(|_| ask(&mut world));
+        assert_eq!(world.courier.counts().resent, before, "{ns} ns each way");
+    }
+}
+
+#[test]
 fn a_window_that_is_not_used_does_not_grow() {
     let mut world = World::new(1, FAR);
     for id in 1..500 {

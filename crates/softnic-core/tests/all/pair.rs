@@ -298,4 +298,15 @@ fn the_backlog_is_how_long_what_is_owed_takes() {
         let known = if frame == 1 { 0 } else { owed * 100_000 };
         assert_eq!(pair.client.backlog_ns(), known);
     }
+    // This side pauses, with answers in its socket: no gap between them was as long.
+    pair.now += 10_000_000_000;
+    let first = Frame::first(&answers, ANSWERS_LEN_MAX).unwrap();
+    let len = first.unwrap().total_len();
+    let done = pair.client.handle(&answers[..len], pair.now, |_| {});
+    assert_eq!(done, Ok(len));
+    assert!(
+        pair.client.backlog_ns() <= 50_000_000,
+        "{}",
+        pair.client.backlog_ns()
+    );
 }

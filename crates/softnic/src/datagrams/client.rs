@@ -25,6 +25,9 @@ const LOOKS_PER_STREAM: u32 = 64;
 const ATTEMPTS_MAX: u32 = 4;
 /// Datagrams received in a row.
 const RECEIVED_MAX: usize = 64;
+/// So often in a row before something is asked again: more than a window brings. Who sends
+/// rubbish in the engine's name holds nobody up.
+const LOOKS_BEFORE_LATE_MAX: usize = 16;
 
 /// See the module.
 pub(crate) struct Datagrams {
@@ -116,7 +119,11 @@ impl Datagrams {
     /// Takes in all that has come if something would be asked again now: a pause of this
     /// process is no loss, and a window that takes it for many is as short as can be.
     pub(crate) fn receive_before_late(&mut self, input: &mut Vec<u8>, now_ns: u64) {
-        while self.courier.due_ns() <= now_ns && self.receive(input, now_ns) {}
+        for _ in 0..LOOKS_BEFORE_LATE_MAX {
+            if self.courier.due_ns() > now_ns || !self.receive(input, now_ns) {
+                return;
+            }
+        }
     }
 
     /// Takes in what has come: frames of answers, appended to `input`. Whether there may be
