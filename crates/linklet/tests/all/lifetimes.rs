@@ -3,11 +3,9 @@
 use crate::cluster;
 use crate::cluster::{CORPUS, Heard};
 use crate::strong::Three;
-use std::future::poll_fn;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tokio::sync::oneshot;
 use tokio::time::sleep;
 use trefoil_coordination::LocalCoordinator;
 use trefoil_linklet::{
@@ -193,13 +191,31 @@ async fn an_end_waits() -> bool {
     let key = fleet.copied().await;
     let linklet = fleet.linklet.patient(Duration::from_secs(60));
     let span = Duration::from_secs(2);
+    let inserting = Instant::now();
     linklet.insert(&key, ends_in(span)).await.unwrap();
-    let inserted = Instant::now();
     fleet.stop();
-    let prolong = |text: &mut String| *text = ends_in(HOUR);
-    let mut prolonged = pin!(linklet.update(&key, prolong));
-    let begun = poll_fn(|context| Poll::Ready(prolonged.as_mut().poll(context).is_pending()));
-    if !begun.await || inserted.elapsed() >= span {
+    let (changing, changed) = oneshot::channel();
+    let prolonged = tokio::spawn({
+        let (linklet, key) = (linklet.clone(), key.clone());
+        async move {
+            let prolong = |text: &mut String| {
+                *text = ends_in(HOUR);
+                changing.send(()).unwrap();
+            };
+            linklet.update(&key, prolong).await
+        }
+    });
+    if changed.await.is_err() {
+        return false;
+    }
+    // Once a replica is waited for, the change has begun.
+    let brief = linklet.patient(Duration::from_millis(20));
+    while !is_awaited(brief.update(&key, |_| ()).await) {
+        if prolonged.is_finished() {
+            return false;
+        }
+    }
+    if inserting.elapsed() >= span {
         return false;
     }
     // Past its end, and past a sweep.
@@ -207,11 +223,15 @@ async fn an_end_waits() -> bool {
     let there = linklet.read(&key, |_| ()).await.unwrap();
     assert_eq!(there, Some(()), "the change had begun");
     fleet.go_on();
-    assert_eq!(prolonged.await.unwrap(), Some(()));
+    assert_eq!(prolonged.await.unwrap().unwrap(), Some(()));
     sleep(Duration::from_millis(800)).await;
     let there = linklet.read(&key, |_| ()).await.unwrap();
     assert_eq!(there, Some(()), "what was acknowledged is lost");
     true
+}
+
+fn is_awaited<R>(done: Result<R, Error>) -> bool {
+    matches!(done, Err(Error::Unsettled { by, .. }) if !by.is_empty())
 }
 
 /// A change that would begin after the end does not bring the object back.
