@@ -318,6 +318,9 @@ pub(crate) struct DoorArgs {
     /// How long an event loop polls after the last request before it sleeps; 0s never polls [default: 50us]
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     pub spin: Option<Duration>,
+    /// Whether the answers of several clients leave by one system call, where the system allows io_uring [default: on]
+    #[arg(long, value_name = "on|off")]
+    pub io_uring: Option<Switch>,
     /// Commands that take longer are in the slow log; 0s keeps none [default: 10ms]
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     pub slow_log: Option<Duration>,

@@ -72,6 +72,7 @@ pub(crate) fn options(
             buffer_bytes_max: args.buffers.map_or(buffers, |size| size.as_u64()) as usize,
         },
         spin: args.spin.unwrap_or(defaults.spin),
+        io_uring: args.io_uring != Some(Switch::Off),
         users: users.map_err(|error| Failure::doing("--auth-file", error))?,
         item_len_max: item_len_max.unwrap_or(defaults.item_len_max),
         shutdown_allowed: args.enable_shutdown,

@@ -148,6 +148,7 @@ struct File {
     buffers: Option<ByteSize>,
     #[serde(default, deserialize_with = "duration")]
     spin: Option<Duration>,
+    io_uring: Option<Switch>,
     #[serde(default, deserialize_with = "duration")]
     slow_log: Option<Duration>,
     auth_file: Option<PathBuf>,
@@ -475,6 +476,7 @@ fn fill_doors(doors: &mut DoorArgs, file: File) {
         item_max: doors.item_max.or(file.item_max),
         buffers: doors.buffers.or(file.buffers),
         spin: doors.spin.or(file.spin),
+        io_uring: doors.io_uring.or(file.io_uring),
         slow_log: doors.slow_log.or(file.slow_log),
         auth_file: doors.auth_file.take().or(file.auth_file),
         auth_timeout: doors.auth_timeout.or(file.auth_timeout),

@@ -11,14 +11,17 @@
 use super::desk::{Desk, INPUT_LEN, Input, UnderWay};
 use super::front::{LoopObserver, Orders};
 use super::intake::Intake;
+use super::outbox::Outbox;
 use super::pace::Pace;
 use super::shared::TableEntry;
 use super::socket::{Received, Socket};
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use trefoil_gateway_core::keyspace::Keyspace;
 use trefoil_gateway_core::session::{Session, Wants};
+use trefoil_sockets::{Message, Sent};
 
 /// Bytes read and written, or looked at by the keyspace, in one turn, after which others are served.
 const TURN_WORK_MAX: usize = 128 << 10;
@@ -607,16 +610,27 @@ impl<S: Session> Connection<S> {
         self.held.is_some()
     }
 
-    /// Sends what is held in the outbox.
+    /// What is held in the outbox, if it can leave together with others'.
+    pub(super) fn held_message<'a>(&'a self, outbox: &'a Outbox) -> Option<Message<'a>> {
+        let held = outbox.held(self.held.clone()?);
+        self.socket.message(held)
+    }
+
+    /// Sends what is held in the outbox, unless that was done already.
     pub(super) fn send_held<K: Keyspace, O: LoopObserver>(
         &mut self,
         desk: &mut Desk<K, O>,
+        sent: Sent,
     ) -> Fate {
         let Some(at) = self.held.take() else {
             return Fate::Wait;
         };
         let answer = desk.outbox.held(at);
-        let Ok(sent) = self.socket.transmit(answer) else {
+        let sent = match sent {
+            Some(sent) => sent.map_err(io::Error::from),
+            None => self.socket.transmit(answer),
+        };
+        let Ok(sent) = sent else {
             return Fate::Ended;
         };
         desk.observer.traffic(0, sent);

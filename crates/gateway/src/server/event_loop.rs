@@ -22,6 +22,7 @@ use std::time::Duration;
 use trefoil_gateway_core::keyspace::{Fault, Keyspace, Ready as _};
 use trefoil_gateway_core::session::Session;
 use trefoil_gateway_core::world::{Settings, WATCH_EVICTIONS};
+use trefoil_sockets::{BATCH_MAX, Batch, Sent};
 
 /// Makes a session for a new connection.
 pub(super) type OpenSession<S> = fn(Protocol, &Settings) -> S;
@@ -100,6 +101,10 @@ pub(super) struct EventLoop<K, O, S> {
     flush_again_at: Option<u64>,
     /// Those with answers held in the outbox.
     held: Vec<usize>,
+    /// Whether those are to leave by one call.
+    io_uring: bool,
+    /// By this, where the system allows it.
+    batch: Option<Batch>,
     watchers: Vec<usize>,
     /// Those who have to authenticate, in the order in which they came: number and
     /// place. Some have left, or are known by now.
@@ -128,6 +133,7 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
         open_session: OpenSession<S>,
         doors: Vec<OpenDoor>,
         spin: Duration,
+        io_uring: bool,
     ) -> io::Result<Self> {
         let (shared, own) = (Arc::clone(&desk.shared), desk.index);
         desk.keyspace
@@ -160,6 +166,8 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
             flushing_ms: None,
             flush_again_at: None,
             held: Vec::new(),
+            io_uring,
+            batch: None,
             watchers: Vec::new(),
             strangers: VecDeque::new(),
             strangers_gone: 0,
@@ -178,6 +186,7 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
     /// Serves until told to stop.
     pub(super) fn run(mut self) {
         trefoil_region::take_short_turns(TURN);
+        self.begin_batches();
         let mut events = Events::with_capacity(EVENTS_MAX);
         loop {
             let now_ns = self.desk.clock.last().monotonic_ns;
@@ -231,6 +240,20 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
                 self.desk.observer.round_ended();
             }
             self.do_what_is_due();
+        }
+    }
+
+    /// For this thread, and no other.
+    fn begin_batches(&mut self) {
+        if !self.io_uring {
+            return;
+        }
+        match Batch::new() {
+            Ok(batch) => self.batch = Some(batch),
+            Err(error) if self.desk.index == 0 => {
+                tracing::info!(%error, "no io_uring: answers are sent one by one");
+            }
+            Err(_) => {}
         }
     }
 
@@ -482,14 +505,45 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
     /// Sends the answers that are held in the outbox.
     fn send_held(&mut self) {
         let mut held = std::mem::take(&mut self.held);
-        for index in held.drain(..) {
+        let all_sent = self.send_together(&held);
+        for (place, index) in held.drain(..).enumerate() {
             if let Some(Some(connection)) = self.connections.get_mut(index) {
-                let fate = connection.send_held(&mut self.desk);
+                let sent = all_sent.get(place).copied().flatten();
+                let fate = connection.send_held(&mut self.desk, sent);
                 self.settle(index, fate);
             }
         }
         self.held = held;
         self.desk.outbox.empty();
+    }
+
+    /// Sends held answers by one call, where that is possible and saves something.
+    fn send_together(&mut self, held: &[usize]) -> [Sent; BATCH_MAX] {
+        let mut sent = [None; BATCH_MAX];
+        let Some(batch) = self.batch.as_mut().filter(|_| held.len() > 1) else {
+            return sent;
+        };
+        // Those that cannot leave together leave gaps, and are sent one by one.
+        let mut places = [0; BATCH_MAX];
+        let mut count = 0;
+        let messages = held.iter().enumerate().filter_map(|(place, index)| {
+            let connection = self.connections.get(*index)?.as_deref()?;
+            let message = connection.held_message(&self.desk.outbox)?;
+            *places.get_mut(count)? = place;
+            count += 1;
+            Some(message)
+        });
+        let results = batch.send(messages);
+        for (place, result) in places.into_iter().zip(results).take(count) {
+            if let Some(sent) = sent.get_mut(place) {
+                *sent = result;
+            }
+        }
+        if batch.is_broken() {
+            tracing::warn!("io_uring does not work any more: answers are sent one by one");
+            self.batch = None;
+        }
+        sent
     }
 
     /// Whether this connection has yet to show who it is.

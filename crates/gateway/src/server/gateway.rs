@@ -103,7 +103,14 @@ impl Gateway {
             let desk = Desk::new(keyspace(index), observer(index), Arc::clone(&shared), index);
             // The first loop has the doors, and hands connections over.
             let doors = std::mem::take(&mut doors);
-            let run = EventLoop::new(poll, desk, open_session, doors, options.spin);
+            let run = EventLoop::new(
+                poll,
+                desk,
+                open_session,
+                doors,
+                options.spin,
+                options.io_uring,
+            );
             let run = run.map_err(|source| GatewayError::System {
                 what: "watching the listening sockets",
                 source,

@@ -148,6 +148,9 @@ pub struct GatewayOptions {
     /// How long an event loop polls after the last request before it sleeps, if
     /// polling has paid lately.
     pub spin: Duration,
+    /// Whether the answers of several clients leave by one system call, where the system
+    /// allows io_uring.
+    pub io_uring: bool,
     /// Bytes a second at which a long request has to come, seen over ten seconds; a
     /// slower one is refused, or its connection closed: others need the room. 0: any.
     pub upload_rate_min: u64,
@@ -179,6 +182,7 @@ impl GatewayOptions {
             thread_count: thread_count_default(),
             limits: Limits::default(),
             spin: SPIN_DEFAULT,
+            io_uring: true,
             upload_rate_min: UPLOAD_RATE_MIN_DEFAULT,
             users: None,
             item_len_max: 1 << 20,

@@ -3,12 +3,12 @@
 //! To receive and to send are long ways through the kernel, each with more code
 //! than the nearest cache holds. Of connections that are ready at the same time,
 //! some requests are received and executed one after the other, then their
-//! answers are sent one after the other.
+//! answers are sent one after the other, or all by one call.
 
 use std::ops::Range;
 
-/// Connections whose answers wait for each other.
-const HELD_MAX: usize = 16;
+/// Connections whose answers wait for each other: those leave by one call.
+const HELD_MAX: usize = trefoil_sockets::BATCH_MAX;
 /// Bytes of theirs, after which all leave.
 const HELD_LEN_MAX: usize = 32 << 10;
 /// Room that it has from the beginning.

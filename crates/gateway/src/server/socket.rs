@@ -1,10 +1,11 @@
 //! A client's socket, plain or under TLS, non-blocking.
 
 use super::tls::TlsStream;
-use rustix::fd::{AsRawFd as _, OwnedFd, RawFd};
+use rustix::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 use std::io;
+use trefoil_sockets::Message;
 
 /// What a look at a socket came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +32,12 @@ impl Socket {
 
     pub(super) fn raw_fd(&self) -> RawFd {
         self.fd.as_raw_fd()
+    }
+
+    /// To be sent on together with others; `None` if bytes do not go as they are.
+    pub(super) fn message<'a>(&'a self, bytes: &'a [u8]) -> Option<Message<'a>> {
+        let socket = self.fd.as_fd();
+        self.is_plain().then_some(Message { socket, bytes })
     }
 
     /// Whether bytes go as they are.
