@@ -79,7 +79,7 @@ impl Batch {
             socket: rustix::fd::AsFd::as_fd(&own),
             bytes: b"?",
         };
-        match self.send(std::iter::once(message))[0] {
+        match self.send(std::iter::once(Some(message)))[0] {
             Some(Ok(1)) => Ok(()),
             Some(Err(error)) => Err(error.into()),
             _ => Err(io::ErrorKind::Unsupported.into()),
@@ -92,9 +92,12 @@ impl Batch {
     }
 
     /// Sends each message, as far as its socket takes it without waiting. What became of
-    /// them is said in their order. At most [`BATCH_MAX`] are looked at. A message of no
-    /// bytes is not sent.
-    pub fn send<'a>(&mut self, messages: impl Iterator<Item = Message<'a>>) -> [Sent; BATCH_MAX] {
+    /// them is said in their order. At most [`BATCH_MAX`] are looked at. Where there is no
+    /// message, or one of no bytes, nothing is sent.
+    pub fn send<'a>(
+        &mut self,
+        messages: impl Iterator<Item = Option<Message<'a>>>,
+    ) -> [Sent; BATCH_MAX] {
         let mut sent = [None; BATCH_MAX];
         if self.is_broken {
             return sent;
@@ -104,9 +107,9 @@ impl Batch {
         {
             let mut queue = self.ring.submission();
             for (place, message) in messages.take(BATCH_MAX).enumerate() {
-                if message.bytes.is_empty() {
+                let Some(message) = message.filter(|message| !message.bytes.is_empty()) else {
                     continue;
-                }
+                };
                 let socket = types::Fd(message.socket.as_raw_fd());
                 // What the socket does not take of a longer one is sent later, too.
                 let len = u32::try_from(message.bytes.len()).unwrap_or(u32::MAX);
@@ -190,9 +193,9 @@ mod tests {
         socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap()
     }
 
-    fn message<'a>(socket: &'a OwnedFd, bytes: &'a [u8]) -> Message<'a> {
+    fn message<'a>(socket: &'a OwnedFd, bytes: &'a [u8]) -> Option<Message<'a>> {
         let socket = socket.as_fd();
-        Message { socket, bytes }
+        Some(Message { socket, bytes })
     }
 
     fn received(socket: &OwnedFd) -> Vec<u8> {
@@ -262,11 +265,9 @@ mod tests {
         let Some(mut batch) = batch() else { return };
         assert_eq!(batch.send(std::iter::empty()), [None; BATCH_MAX]);
         let (own, peer) = pair();
-        let empty_then_one = [message(&own, b""), message(&own, b"x")];
-        assert_eq!(
-            batch.send(empty_then_one.into_iter())[..2],
-            [None, Some(Ok(1))]
-        );
+        let gaps = [message(&own, b""), message(&own, b"x"), None];
+        let sent = batch.send(gaps.into_iter());
+        assert_eq!(sent[..3], [None, Some(Ok(1)), None]);
         let many = std::iter::repeat_n(message(&own, b"x"), BATCH_MAX + 1);
         assert_eq!(batch.send(many), [Some(Ok(1)); BATCH_MAX]);
         assert_eq!(received(&peer).len(), 1 + BATCH_MAX);
@@ -277,10 +278,11 @@ mod tests {
     fn a_panic_amid_the_messages_ends_it() {
         let Some(mut batch) = batch() else { return };
         let (own, peer) = pair();
-        let two = [Some(message(&own, b"lost")), None];
-        let panics = std::panic::AssertUnwindSafe(|| {
-            batch.send(two.into_iter().map(|message| message.unwrap()))
+        let one_then_panic = (0..2).map(|n| match n {
+            0 => message(&own, b"lost"),
+            _ => panic!("as it should"),
         });
+        let panics = std::panic::AssertUnwindSafe(|| batch.send(one_then_panic));
         assert!(std::panic::catch_unwind(panics).is_err());
         assert!(batch.is_broken());
         let sent = batch.send(std::iter::once(message(&own, b"not tried")));

@@ -15,7 +15,7 @@ impl Batch {
     }
 
     /// Cannot be called.
-    pub fn send<'a>(&mut self, _: impl Iterator<Item = Message<'a>>) -> [Sent; BATCH_MAX] {
+    pub fn send<'a>(&mut self, _: impl Iterator<Item = Option<Message<'a>>>) -> [Sent; BATCH_MAX] {
         match self.0 {}
     }
 

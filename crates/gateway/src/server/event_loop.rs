@@ -519,26 +519,13 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
 
     /// Sends held answers by one call, where that is possible and saves something.
     fn send_together(&mut self, held: &[usize]) -> [Sent; BATCH_MAX] {
-        let mut sent = [None; BATCH_MAX];
         let Some(batch) = self.batch.as_mut().filter(|_| held.len() > 1) else {
-            return sent;
+            return [None; BATCH_MAX];
         };
-        // Those that cannot leave together leave gaps, and are sent one by one.
-        let mut places = [0; BATCH_MAX];
-        let mut count = 0;
-        let messages = held.iter().enumerate().filter_map(|(place, index)| {
+        let sent = batch.send(held.iter().map(|index| {
             let connection = self.connections.get(*index)?.as_deref()?;
-            let message = connection.held_message(&self.desk.outbox)?;
-            *places.get_mut(count)? = place;
-            count += 1;
-            Some(message)
-        });
-        let results = batch.send(messages);
-        for (place, result) in places.into_iter().zip(results).take(count) {
-            if let Some(sent) = sent.get_mut(place) {
-                *sent = result;
-            }
-        }
+            connection.held_message(&self.desk.outbox)
+        }));
         if batch.is_broken() {
             tracing::warn!("io_uring does not work any more: answers are sent one by one");
             self.batch = None;

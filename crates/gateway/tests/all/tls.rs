@@ -10,7 +10,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use trefoil_gateway::server::{Doors, Gateway, GatewayError, TlsFiles};
+use trefoil_gateway::server::{DoorAddress, Doors, Gateway, GatewayError, TlsFiles};
 
 struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
@@ -231,4 +231,82 @@ fn certificates_are_replaced_while_connections_go_on() {
     // Whoever trusts the first authority alone does not believe it any more.
     let mut stranger = connect(&gateway, &first, None);
     assert!(stranger.stream.get_mut().write_all(b"get k\n").is_err());
+}
+
+/// Requests that are ready in one round, with and without TLS, and one of a client that
+/// reads nothing: their answers are held, and leave by one call or one by one.
+#[test]
+fn answers_that_leave_together_reach_their_own_clients() {
+    for io_uring in [true, false] {
+        leave_together(io_uring);
+    }
+}
+
+fn leave_together(io_uring: bool) {
+    const ROUNDS: usize = 60;
+    const IDLE_LEN: usize = 30_000;
+    let authority = Authority::new();
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = options();
+    options.io_uring = io_uring;
+    options.doors.push(options.doors[0].clone());
+    options.doors[0].tls = Some(write_files(dir.path(), &authority.issue("localhost"), None));
+    let gateway = start(options);
+    let plain = || {
+        let DoorAddress::Tcp(address) = gateway.addresses()[1].1 else {
+            panic!("a TCP door was expected");
+        };
+        let stream = TcpStream::connect(address).unwrap();
+        let patience = Duration::from_secs(20);
+        stream.set_read_timeout(Some(patience)).unwrap();
+        Client::new(stream)
+    };
+    let mut occupies = plain();
+    let mut reads_nothing = plain();
+    assert_eq!(reads_nothing.set("long", &[b'l'; IDLE_LEN]), "ok");
+    let mut plains: Vec<_> = (0..20).map(|_| plain()).collect();
+    let mut sealed: Vec<_> = (0..5)
+        .map(|_| connect(&gateway, &authority, None))
+        .collect();
+    for (n, client) in plains.iter_mut().enumerate() {
+        assert_eq!(
+            client.set(&format!("plain{n}"), &vec![n as u8; 10 + n]),
+            "ok"
+        );
+    }
+    for (n, client) in sealed.iter_mut().enumerate() {
+        assert_eq!(
+            client.set(&format!("sealed{n}"), &vec![n as u8; 99 + n]),
+            "ok"
+        );
+    }
+    for round in 0..ROUNDS {
+        // The others' requests come while this is made, so that all are ready at once.
+        occupies.send("fill 2000000\n");
+        reads_nothing.send("get long\n");
+        for (n, client) in plains.iter_mut().enumerate() {
+            client.send(format!("get plain{n}\n"));
+            // Those of TLS clients come between them.
+            if let Some(client) = sealed.get_mut(n / 4).filter(|_| n % 4 == 0) {
+                client.send(format!("get sealed{}\n", n / 4));
+            }
+        }
+        if round == ROUNDS / 2 {
+            // What is sent to this one is an error by now.
+            plains.pop();
+        }
+        occupies.bytes(2_000_000);
+        for (n, client) in plains.iter_mut().enumerate() {
+            assert_eq!(client.line(), (10 + n).to_string());
+            assert_eq!(client.bytes(10 + n), vec![n as u8; 10 + n]);
+        }
+        for (n, client) in sealed.iter_mut().enumerate() {
+            assert_eq!(client.line(), (99 + n).to_string());
+            assert_eq!(client.bytes(99 + n), vec![n as u8; 99 + n]);
+        }
+    }
+    for _ in 0..ROUNDS {
+        assert_eq!(reads_nothing.line(), IDLE_LEN.to_string());
+        assert_eq!(reads_nothing.bytes(IDLE_LEN), [b'l'; IDLE_LEN]);
+    }
 }
