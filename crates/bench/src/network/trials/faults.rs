@@ -5,7 +5,7 @@ use trefoil_client::Options;
 
 use super::super::NetworkBenchError;
 use super::load::Load;
-use super::{Findings, Ground};
+use super::{Finding, Findings, Ground};
 use crate::hosts::{Network, Quality};
 
 /// Each way.
@@ -16,15 +16,14 @@ const ONE_PERCENT: u16 = 100;
 const READERS: usize = 12;
 const VALUE_LEN: usize = 100;
 const ROUND_TRIPS_MAX: f64 = 3.0;
+/// Less than a round trip: what the kernel has measured of it decides then.
+const RTO_MIN: Duration = Duration::from_millis(1);
 
 pub(super) fn faults(
     ground: &Ground<'_>,
     network: &mut Network,
     findings: &mut Findings,
 ) -> Result<(), NetworkBenchError> {
-    let server = network.host("server")?;
-    let (client, wire) = network.host_by_wire("client")?;
-    let site = ground.site(&server)?;
     let of = Quality {
         delay: DELAY,
         ..Quality::default()
@@ -69,11 +68,23 @@ pub(super) fn faults(
             },
         ),
     ];
-    for engine_datagrams in [true, false] {
-        let by = match engine_datagrams {
-            true => "UDP",
-            false => "TCP",
-        };
+    let ways = [
+        ("UDP", true, None),
+        ("TCP", false, None),
+        ("TCP, tcp_rto_min_us 1000", false, Some(RTO_MIN)),
+    ];
+    for (number, (by, engine_datagrams, rto_min)) in ways.into_iter().enumerate() {
+        let server = network.host(&format!("server{number}"))?;
+        let (client, wire) = network.host_by_wire(&format!("client{number}"))?;
+        if let Some(least) = rto_min
+            && !(server.set_tcp_rto_min(least)? && client.set_tcp_rto_min(least)?)
+        {
+            findings.push(Finding::new(format!(
+                "{by}: skipped, this kernel has no such setting"
+            )));
+            continue;
+        }
+        let site = ground.site(&server)?;
         let load = Load {
             cell: &site.address,
             tls: Some(&site.tls),
