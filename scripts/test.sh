@@ -8,17 +8,19 @@ built=target/tested
 faults=kill,restart,stop,flush,client-kill,gateway-restart,memory,skew
 export TREFOIL=$PWD/$built/trefoil
 
-# The clients' packages are downloaded while the compiler works; in a session of
-# their own, to be ended with everything that they started.
-fetch_clients() {
+# Servers, and the clients' packages, are installed while the compiler works; in a
+# session of their own, to be ended with everything that they started. One after the
+# other: there is one package manager.
+fetch_peers() {
   mkdir -p target/clients
-  setsid tests/clients/setup.sh >target/clients/setup.log 2>&1 &
-  clients=$!
-  trap 'kill -- "-$clients" 2>/dev/null || true' EXIT
+  setsid bash -ec 'scripts/setup.sh memcached redis postgres etcd tlc rocksdb
+    tests/clients/setup.sh' >target/clients/setup.log 2>&1 &
+  peers=$!
+  trap 'kill -- "-$peers" 2>/dev/null || true' EXIT
 }
 
-await_clients() {
-  wait "$clients" || {
+await_peers() {
+  wait "$peers" || {
     cat target/clients/setup.log >&2
     return 1
   }
@@ -70,12 +72,12 @@ linked_quick() {
   }
 }
 
-stage "tools and peers" scripts/setup.sh memcached redis postgres etcd tlc rocksdb
-fetch_clients
+stage "compiler" scripts/setup.sh
+fetch_peers
 stage "formatting" cargo fmt --all --check
 stage "build" cargo build --profile tested --workspace --features trefoil/full --lib --bins --tests --locked
 stage "names in documentation and scripts" scripts/check-names.py "$TREFOIL"
-stage "clients' packages" await_clients
+stage "servers and clients' packages" await_peers
 check_specification
 stage "tests of every crate" scripts/run-tests.py tested
 stage "specification, by TLC" await_specification
