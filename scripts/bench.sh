@@ -31,6 +31,8 @@ for protocol in frames grpc; do
 done
 cargo run --release --locked --quiet -p trefoil-linklet --example move-under-load |
   tee out/bench/move-under-load.txt
+cargo build --release --locked --quiet -p sessions
+cargo run --release --locked --quiet -p sessions --example load | tee out/bench/sessions.txt
 if ((${#not_held[@]})); then
   echo "not everything holds, says its last line, in out/bench: ${not_held[*]}" >&2
   exit 1

@@ -1,7 +1,11 @@
 //! A session store without a database: sessions are objects in the servers that
 //! use them, and each is in two servers before anybody is told that it is there.
 //!
-//! This file is all of it; `main.rs` is the process around it.
+//! This file is all of it; `main.rs` is the process around it, `caller.rs` who calls it.
+
+mod caller;
+
+pub use caller::Caller;
 
 #[allow(missing_docs, unreachable_pub, clippy::all)]
 pub mod v1 {

@@ -1,8 +1,7 @@
 //! Servers as real processes: one is killed, all are restarted one after the
 //! other, and no session is lost.
 
-use sessions::v1::sessions_client::SessionsClient;
-use sessions::v1::{BeginRequest, Done, EndRequest, GetRequest, PutRequest, Session};
+use sessions::Caller;
 use std::collections::BTreeMap;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -11,11 +10,8 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::{sleep, timeout};
-use tonic::metadata::MetadataMap;
-use tonic::transport::Channel;
-use tonic::{Code, Request, Response, Status};
-use trefoil_coordination::{AssignerServer, NodeOptions, Watcher};
-use trefoil_router::Router;
+use tonic::Code;
+use trefoil_coordination::{AssignerServer, NodeOptions};
 
 /// Longer than anything here takes that happens at all.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -64,81 +60,16 @@ impl Fleet {
 
     async fn caller(&self) -> Caller {
         let address = self.assigner.address().to_string();
-        let watcher = Watcher::open(&address, sessions::CORPUS).await.unwrap();
-        Caller(Arc::new(Router::new(watcher)))
+        Caller::connect(&address, PATIENCE).await.unwrap()
     }
-}
-
-/// Repeats every request until it is answered: each of them may be repeated.
-#[derive(Clone)]
-struct Caller(Arc<Router>);
-
-impl Caller {
-    async fn ask<T, F>(
-        &self,
-        id: &str,
-        send: impl Fn(SessionsClient<Channel>, MetadataMap) -> F,
-    ) -> Result<T, Status>
-    where
-        F: Future<Output = Result<Response<T>, Status>>,
-    {
-        let since = Instant::now();
-        loop {
-            let send = |channel, metadata| send(SessionsClient::new(channel), metadata);
-            match self.0.call(id.as_bytes(), send).await {
-                Ok(answer) => return Ok(answer.into_inner()),
-                Err(error) => {
-                    let absent = error.status().is_some_and(|s| s.code() == Code::NotFound);
-                    if absent || since.elapsed() > PATIENCE {
-                        return Err(error.into());
-                    }
-                }
-            }
-            sleep(Duration::from_millis(20)).await;
-        }
-    }
-
-    async fn begin(&self, id: &str) -> Result<Done, Status> {
-        let send = |mut client: SessionsClient<Channel>, metadata| {
-            let (id, user) = (id.to_owned(), format!("user of {id}"));
-            let request = with(metadata, BeginRequest { id, user });
-            async move { client.begin(request).await }
-        };
-        self.ask(id, send).await
-    }
-
-    async fn put(&self, id: &str, value: u64) -> Result<Done, Status> {
-        let send = |mut client: SessionsClient<Channel>, metadata| {
-            let (id, name, value) = (id.to_owned(), "n".to_owned(), value.to_string());
-            let request = with(metadata, PutRequest { id, name, value });
-            async move { client.put(request).await }
-        };
-        self.ask(id, send).await
-    }
-
-    async fn get(&self, id: &str) -> Result<Session, Status> {
-        let send = |mut client: SessionsClient<Channel>, metadata| {
-            let request = with(metadata, GetRequest { id: id.to_owned() });
-            async move { client.get(request).await }
-        };
-        self.ask(id, send).await
-    }
-
-    async fn end(&self, id: &str) -> Result<Done, Status> {
-        let send = |mut client: SessionsClient<Channel>, metadata| {
-            let request = with(metadata, EndRequest { id: id.to_owned() });
-            async move { client.end(request).await }
-        };
-        self.ask(id, send).await
-    }
-}
-
-fn with<T>(metadata: MetadataMap, message: T) -> Request<T> {
-    Request::from_parts(metadata, tonic::Extensions::default(), message)
 }
 
 fn name(n: usize) -> String {
     format!("session {n}")
+}
+
+fn user_of(id: &str) -> String {
+    format!("user of {id}")
 }
 
 /// Begins sessions and goes on changing them, until it is told to stop; the last
@@ -151,17 +82,17 @@ async fn use_sessions(
 ) -> BTreeMap<String, u64> {
     let mut acknowledged = BTreeMap::new();
     for id in &mine {
-        caller.begin(id).await.expect(id);
+        caller.begin(id, &user_of(id)).await.expect(id);
     }
     let mut value = 0;
     while !stop.load(Ordering::Relaxed) {
         value += 1;
         for id in &mine {
             let before = caller.get(id).await.expect(id);
-            assert_eq!(before.user, format!("user of {id}"));
+            assert_eq!(before.user, user_of(id));
             let seen = before.values.get("n").map(|n| n.parse().unwrap());
             assert_eq!(seen, acknowledged.get(id).copied(), "{id}");
-            caller.put(id, value).await.expect(id);
+            caller.put(id, "n", &value.to_string()).await.expect(id);
             acknowledged.insert(id.clone(), value);
         }
         rounds.fetch_add(1, Ordering::Relaxed);
@@ -232,7 +163,7 @@ async fn sessions_end() {
     let caller = fleet.caller().await;
     let begun = Instant::now();
     for id in ["used", "idle"] {
-        caller.begin(id).await.unwrap();
+        caller.begin(id, "somebody").await.unwrap();
     }
     let end = loop {
         match caller.get("used").await {
