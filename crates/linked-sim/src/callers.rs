@@ -587,7 +587,7 @@ impl World<'_> {
         let last = memory.read(point, key) == expected
             && !proposed.any(|(at, of, _)| (*at, of) == (point, key));
         // What is being given away is the next owner's to copy.
-        let owned = self.servers[at].core.owned();
+        let owned = self.servers[at].core.table().owned();
         let stays = owned.iter().any(|slice| slice.contains(point));
         if last
             && stays

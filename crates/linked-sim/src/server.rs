@@ -194,6 +194,8 @@ impl Server {
             copies_min: profile.copies_min,
             chunk_entries: profile.chunk_entries,
             chunk_bytes: Config::default().chunk_bytes.min(profile.window_bytes),
+            // Alone, with some neighbours, with all that a chunk takes.
+            pull_bytes: [0, 40, 64 << 10][profile.keys % 3],
             window_bytes: profile.window_bytes,
             bytes_per_second: profile.bytes_per_second,
             resend_after: Duration::from_millis(80),

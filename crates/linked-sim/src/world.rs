@@ -798,7 +798,7 @@ impl World<'_> {
                         "{} has been draining for {:?}, owns {:?} and has copies of {:?}",
                         server.id,
                         PEACE - TROUBLE,
-                        server.core.owned(),
+                        server.core.table().owned(),
                         server.core.copies()
                     ),
                 ));

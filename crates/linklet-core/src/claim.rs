@@ -361,11 +361,11 @@ impl Core {
             self.copies.remove(slice);
             self.resolve_transit(slice);
             self.clean(slice);
+            self.stale.range(slice);
         }
         if self.wanted.is_empty() {
             self.claim = None;
         }
-        self.table_stale = true;
         self.follow_stale = true;
         self.tell(Effect::Gained(joined(ranges.iter().copied())));
         self.wake(ranges);

@@ -49,12 +49,16 @@ pub struct Config {
     pub chunk_bytes: usize,
     /// Entries of one chunk.
     pub chunk_entries: usize,
+    /// Marshalled bytes that go along with a key that somebody waits for: its
+    /// neighbours. 0: it goes alone. If all did, callers of many keys would take a
+    /// range apart into as many pieces, and each step of the move looks at all pieces.
+    pub pull_bytes: usize,
     /// Bytes sent to one server and not confirmed yet, above which nothing but
     /// what is urgent is sent: what somebody waits for, and the copies and commits
     /// that commits under way wait for.
     pub window_bytes: usize,
-    /// Bytes per second that this server spends on moving values, pulled ones
-    /// not counted; `u64::MAX` for no limit.
+    /// Bytes per second that this server spends on moving values; `u64::MAX` for no
+    /// limit. What somebody waits for goes at once, and the rest waits for longer then.
     pub bytes_per_second: u64,
     /// After which an unconfirmed message is sent again. Longer than a round
     /// trip.
@@ -70,6 +74,7 @@ impl Default for Config {
             too_few: TooFew::Refuse,
             chunk_bytes: 256 << 10,
             chunk_entries: 1_024,
+            pull_bytes: 16 << 10,
             window_bytes: 4 << 20,
             bytes_per_second: u64::MAX,
             resend_after: Duration::from_millis(250),

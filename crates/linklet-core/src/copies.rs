@@ -62,7 +62,7 @@ impl Core {
                     self.clean(slice);
                     self.raise_floor(slice, token);
                 }
-                self.table_stale = true;
+                self.stale.all();
             }
             CopyOrder::Apply {
                 point,
@@ -183,14 +183,14 @@ impl Core {
                 failed.push(point);
             }
         }
-        self.table_stale = true;
+        self.stale.all();
         failed
     }
 
     fn drop_point(&mut self, values: &mut dyn Values, point: KeyPoint) {
         values.forget(Slice::of_point(point));
         self.copies.remove(Slice::of_point(point));
-        self.table_stale = true;
+        self.stale.range(Slice::of_point(point));
     }
 
     fn attach(&mut self, now: Duration, id: u64, state: CopyState, ranges: &[Slice]) {

@@ -12,7 +12,7 @@ use crate::message::{Claim, Frame, Message};
 use crate::ranges::{RangeMap, RangeSet};
 use crate::recover::Recovery;
 use crate::settle::Proposals;
-use crate::table::{Status, Table};
+use crate::table::{Segment, Stale, Status, Table, points_of};
 use crate::values::Values;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -112,7 +112,7 @@ pub struct Core {
     effects: VecDeque<Effect>,
     losses: Vec<Loss>,
     table: Arc<Table>,
-    pub(crate) table_stale: bool,
+    pub(crate) stale: Stale,
 }
 
 impl Core {
@@ -169,7 +169,7 @@ impl Core {
             effects: VecDeque::new(),
             losses: Vec::new(),
             table: Arc::new(Table::nothing()),
-            table_stale: false,
+            stale: Stale::default(),
         })
     }
 
@@ -198,11 +198,9 @@ impl Core {
         self.owned.get(point).copied()
     }
 
-    /// What is owned here and served, ascending.
-    pub fn owned(&self) -> Vec<Slice> {
-        let mut owned = RangeSet::of(self.owned.slices());
-        owned.remove_all(self.leaving.iter().map(|(slice, _)| slice));
-        owned.slices()
+    /// Whether all that is assigned to this server has arrived.
+    pub fn is_complete(&self) -> bool {
+        self.wanted.is_empty()
     }
 
     /// What is assigned to this server and has not arrived, ascending.
@@ -269,7 +267,7 @@ impl Core {
             self.try_refused_again();
             self.claim_anew(now, before.as_ref());
             self.follow_stale = true;
-            self.table_stale = true;
+            self.stale.all();
         }
         if self.learn.is_some_and(|(wanted, _)| wanted <= version) {
             self.learn = None;
@@ -286,7 +284,7 @@ impl Core {
     pub fn lease(&mut self, now: Duration, values: &mut dyn Values, until: Duration) {
         if self.lease_until.is_none_or(|had| had < until) {
             self.lease_until = Some(until);
-            self.table_stale = true;
+            self.stale.touch();
         }
         self.look_at_lease(now);
         self.conclude(now, values);
@@ -441,7 +439,7 @@ impl Core {
         let lapsed = self.lease_lapsed(now);
         if lapsed != self.lease_lapsed {
             self.lease_lapsed = lapsed;
-            self.table_stale = true;
+            self.stale.all();
             if !lapsed {
                 // Still a member: nobody has taken over.
                 self.provisional.clear();
@@ -468,17 +466,36 @@ impl Core {
 
     /// Publishes the table if something in it has changed.
     pub(crate) fn publish(&mut self, values: &mut dyn Values) {
-        if !std::mem::take(&mut self.table_stale) {
+        for point in self.proposals.take_changed() {
+            self.stale.range(Slice::of_point(point));
+        }
+        let stale = std::mem::take(&mut self.stale);
+        if !stale.is_any() {
             return;
         }
+        let until = self
+            .config
+            .needs_lease()
+            .then_some(self.lease_until.unwrap_or_default());
+        let segments = stale.segments().map(|index| (index, self.segment(index)));
+        let table = self.table.with(segments, until, self.map.version());
+        if !self.table.is(&table) {
+            self.table = Arc::new(table);
+            values.publish(Arc::clone(&self.table));
+        }
+    }
+
+    /// What is served of a segment of the key space.
+    fn segment(&self, index: usize) -> Segment {
+        let whole = points_of(index);
         let strong = self.config.replication == crate::Replication::Strong;
         let mut ranges: RangeMap<Status> = RangeMap::default();
         if self.config.replication == crate::Replication::Eventual {
-            for (slice, _) in self.copies.iter() {
+            for (slice, _) in self.copies.within(whole) {
                 ranges.insert(slice, Status::Copy);
             }
         }
-        for (slice, &token) in self.owned.iter() {
+        for (slice, &token) in self.owned.within(whole) {
             let status = |note| Status::Owned {
                 token,
                 note: note || self.lease_lapsed,
@@ -503,20 +520,15 @@ impl Core {
                 }
             }
         }
-        ranges.remove_all(self.leaving.iter().map(|(slice, _)| slice));
-        for point in self.proposals.unsettled_points() {
+        ranges.remove_all(self.leaving.within(whole).map(|(slice, _)| slice));
+        let is_owned = |status: &Status| matches!(status, Status::Owned { .. });
+        let owned = ranges.iter().filter(|(_, status)| is_owned(status));
+        let owned = crate::ranges::joined(owned.map(|(slice, _)| slice));
+        for point in self.proposals.unsettled_points(whole) {
             ranges.remove(Slice::of_point(point));
         }
-        let until = self
-            .config
-            .needs_lease()
-            .then_some(self.lease_until.unwrap_or_default());
         let ranges = ranges.iter().map(|(slice, &status)| (slice, status));
-        let table = Table::new(ranges.collect(), until, self.map.version());
-        if *self.table != table {
-            self.table = Arc::new(table);
-            values.publish(Arc::clone(&self.table));
-        }
+        Segment::new(index, ranges, owned)
     }
 
     /// The coordination has ended this server's membership: as if a view

@@ -194,7 +194,7 @@ impl Core {
         follower.held.add(slice);
         follower.attach.add(slice);
         self.follow_stale = true;
-        self.table_stale = true;
+        self.stale.all();
     }
 
     /// As before it was sent away.
@@ -206,7 +206,7 @@ impl Core {
         if self.followers.remove(&server).is_some() {
             self.proposals.forget_server(server);
             self.follow_stale = true;
-            self.table_stale = true;
+            self.stale.all();
         }
     }
 
@@ -476,7 +476,7 @@ impl Core {
         if follower.failed.is_empty() {
             follower.retry_at = None;
         }
-        self.table_stale = true;
+        self.stale.all();
         let order = CopyOrder::Fill {
             ranges: vec![part],
             entries: scan.entries,
@@ -688,7 +688,7 @@ impl Core {
                         follower.stored(slice);
                     }
                     self.follow_stale = true;
-                    self.table_stale = true;
+                    self.stale.all();
                 }
                 Order::Apply {
                     point,
@@ -791,7 +791,7 @@ impl Core {
             follower.orders.remove(at);
         }
         self.follow_stale = true;
-        self.table_stale = true;
+        self.stale.all();
         if let Some(number) = dropped {
             self.proposals.confirm(number, from, false);
         }

@@ -11,11 +11,12 @@ use crate::Replication;
 use crate::copies::CopyState;
 use crate::core::Core;
 use crate::effect::Effect;
-use crate::message::{Chunk, ChunkKind, Claim, ClaimAnswer, Message};
+use crate::message::{Chunk, ChunkKind, Claim, ClaimAnswer, Entry, Message};
 use crate::mutants::{self, Mutant};
 use crate::ranges::{RangeMap, RangeSet, common, in_order, joined, overlapping};
 use crate::values::{Limit, Values};
 use bytes::Bytes;
+use std::collections::BTreeSet;
 use std::time::Duration;
 use trefoil_sharder::{AssignmentVersion, KeyPoint, ServerId, Slice};
 
@@ -28,6 +29,48 @@ pub(crate) struct Transit {
     /// Who had copies of it.
     held: Vec<(ServerId, Vec<Slice>)>,
     unsettled: Vec<(KeyPoint, Bytes)>,
+}
+
+/// What is to go in one chunk.
+#[derive(Default)]
+struct Part {
+    /// Disjoint, ascending.
+    sent: Vec<Slice>,
+    entries: Vec<Entry>,
+    bytes: usize,
+}
+
+impl Part {
+    fn has(&self, point: KeyPoint) -> bool {
+        self.sent.last().is_some_and(|last| point <= last.last())
+    }
+
+    /// Adds the beginning of a range that lies behind all that is here: a point at
+    /// least, and no more once there is as much as this.
+    fn scan(&mut self, values: &mut dyn Values, mut slice: Slice, limit: Limit) {
+        let (bytes_before, count_before) = (self.bytes, self.entries.len());
+        loop {
+            let (bytes, count) = (self.bytes - bytes_before, self.entries.len() - count_before);
+            let rest = Limit {
+                bytes: limit.bytes.saturating_sub(bytes),
+                entries: limit.entries.saturating_sub(count),
+            };
+            if count > 0 && (rest.bytes == 0 || rest.entries == 0) {
+                return;
+            }
+            let scan = values.scan(slice, rest);
+            let last = scan.last.clamp(slice.start(), slice.last());
+            for entry in &scan.entries {
+                self.bytes += entry.key.len() + entry.value.as_ref().map_or(0, Bytes::len);
+            }
+            self.entries.extend(scan.entries);
+            self.sent.push(Slice::spanning(slice.start(), last));
+            match slice.split_before(KeyPoint(last.0.saturating_add(1))) {
+                Some((_, rest)) if last < slice.last() => slice = rest,
+                _ => return,
+            }
+        }
+    }
 }
 
 impl Transit {
@@ -85,13 +128,17 @@ impl Core {
             ..ClaimAnswer::default()
         };
         let mut in_transit = RangeSet::default();
+        // Of each range there may be thousands, and of chunks hundreds.
+        let all_in_transit = RangeSet::of(
+            self.transit
+                .values()
+                .flat_map(|transit| transit.owned.iter().map(|(slice, _)| slice)),
+        );
         for &slice in &ranges {
             let held = self.owned.within(slice).map(|(slice, _)| slice);
             answer.held.extend(joined(held));
-            for transit in self.transit.values() {
-                for (slice, _) in transit.owned.within(slice) {
-                    in_transit.add(slice);
-                }
+            for slice in all_in_transit.common(slice) {
+                in_transit.add(slice);
             }
             for (slice, copy) in self.copies.within(slice) {
                 answer.copies.push((slice, copy.token));
@@ -158,7 +205,7 @@ impl Core {
         }
         if leaving != self.leaving {
             self.leaving = leaving;
-            self.table_stale = true;
+            self.stale.all();
             self.follow_stale = true;
         }
     }
@@ -177,79 +224,108 @@ impl Core {
             self.urgent.clear();
             return;
         }
-        let mut targets: Vec<ServerId> = self.leaving.iter().map(|(_, &to)| to).collect();
-        targets.sort_unstable();
-        targets.dedup();
+        let targets: Vec<ServerId> = self.claims.keys().copied().collect();
         for to in targets {
             if let Some(points) = self.urgent.remove(&to) {
-                let here = |point: &KeyPoint| self.leaving.get(*point) == Some(&to);
-                let points: Vec<KeyPoint> = points.into_iter().filter(here).collect();
-                let slices = points.iter().map(|&point| Slice::of_point(point));
-                let rest = self.give_ranges(now, values, to, slices.collect(), usize::MAX);
+                let rest = self.give_urgent(now, values, to, points);
                 // Those with commits under way have to wait for them.
-                let rest = rest.into_iter().map(Slice::start).collect();
                 self.urgent.insert(to, rest);
             }
-            loop {
-                if now < self.give_at || !self.is_open(to) {
-                    break;
-                }
+            while now >= self.give_at && self.is_open(to) {
                 let here = self.leaving.iter().filter(|&(_, at)| *at == to);
+                // Each has a point at least: no chunk gets further.
+                let here = here.take(self.config.chunk_entries);
                 let slices: Vec<Slice> = here.map(|(slice, _)| slice).collect();
-                let before = self.chunks;
-                self.give_ranges(now, values, to, slices, self.config.chunk_bytes);
-                if self.chunks == before {
+                if slices.is_empty() || !self.give_next(now, values, to, slices) {
                     break;
                 }
             }
         }
     }
 
-    /// Sends one chunk of the beginning of these ranges; returns the points of
+    /// Sends these points in one chunk, with what lies behind each; returns those of
     /// commits under way, which were left out.
-    fn give_ranges(
+    fn give_urgent(
+        &mut self,
+        now: Duration,
+        values: &mut dyn Values,
+        to: ServerId,
+        points: BTreeSet<KeyPoint>,
+    ) -> BTreeSet<KeyPoint> {
+        let mut part = Part::default();
+        let mut blocked = BTreeSet::new();
+        for point in points {
+            if part.has(point) {
+                continue;
+            }
+            let Some((range, _)) = self.leaving.find(point).filter(|(_, at)| **at == to) else {
+                continue;
+            };
+            let last = match self
+                .proposals
+                .first_point_within(Slice::spanning(point, range.last()))
+            {
+                Some(first) if first == point => {
+                    blocked.insert(point);
+                    continue;
+                }
+                Some(first) => KeyPoint(first.0 - 1),
+                None => range.last(),
+            };
+            let beside = self.config.chunk_bytes.saturating_sub(part.bytes);
+            let limit = Limit {
+                bytes: self.config.pull_bytes.min(beside),
+                entries: self.config.chunk_entries,
+            };
+            part.scan(values, Slice::spanning(point, last), limit);
+        }
+        self.send_part(now, values, to, part);
+        blocked
+    }
+
+    /// Sends one chunk of the beginning of these ranges; `false` if nothing of them can
+    /// be sent now.
+    fn give_next(
         &mut self,
         now: Duration,
         values: &mut dyn Values,
         to: ServerId,
         ranges: Vec<Slice>,
-        bytes_max: usize,
-    ) -> Vec<Slice> {
-        let mut blocked = Vec::new();
-        let (mut sent, mut entries, mut bytes) = (Vec::new(), Vec::new(), 0usize);
+    ) -> bool {
+        let mut part = Part::default();
         'ranges: for slice in ranges {
-            let (free, waits) = self.proposals.apart(slice);
-            blocked.extend(waits);
-            for mut slice in free {
-                loop {
-                    if bytes >= bytes_max
-                        || (bytes_max != usize::MAX && entries.len() >= self.config.chunk_entries)
-                    {
-                        break 'ranges;
-                    }
-                    let limit = Limit {
-                        bytes: bytes_max - bytes,
-                        entries: self.config.chunk_entries,
-                    };
-                    let scan = values.scan(slice, limit);
-                    let last = scan.last.clamp(slice.start(), slice.last());
-                    for entry in &scan.entries {
-                        bytes += entry.key.len() + entry.value.as_ref().map_or(0, Bytes::len);
-                    }
-                    entries.extend(scan.entries);
-                    sent.push(Slice::spanning(slice.start(), last));
-                    match slice.split_before(KeyPoint(last.0.saturating_add(1))) {
-                        Some((_, rest)) if last < slice.last() => slice = rest,
-                        _ => break,
-                    }
+            for slice in self.proposals.apart(slice).0 {
+                let limit = Limit {
+                    bytes: self.config.chunk_bytes.saturating_sub(part.bytes),
+                    entries: self.config.chunk_entries.saturating_sub(part.entries.len()),
+                };
+                if limit.bytes == 0 || limit.entries == 0 {
+                    break 'ranges;
                 }
+                part.scan(values, slice, limit);
             }
         }
+        self.send_part(now, values, to, part)
+    }
+
+    /// Sends a chunk, and with it the authority; `false` if it is empty.
+    fn send_part(
+        &mut self,
+        now: Duration,
+        values: &mut dyn Values,
+        to: ServerId,
+        part: Part,
+    ) -> bool {
+        let Part {
+            sent,
+            entries,
+            bytes,
+        } = part;
         if sent.is_empty() {
-            return blocked;
+            return false;
         }
         let rate = self.config.bytes_per_second;
-        if rate != u64::MAX && bytes_max != usize::MAX {
+        if rate != u64::MAX {
             let spent = Duration::from_secs_f64(bytes as f64 / rate as f64);
             self.give_at = self.give_at.max(now) + spent;
         }
@@ -318,7 +394,7 @@ impl Core {
             unsettled,
         };
         self.say(now, to, Message::Chunk(chunk));
-        blocked
+        true
     }
 
     pub(crate) fn hear_taken(
@@ -337,7 +413,7 @@ impl Core {
                 values.forget(slice);
             }
         }
-        self.tell_claimants(now, &ranges);
+        self.tell_claimants(now, from, &ranges);
         if !ranges.is_empty() {
             self.tell(Effect::Gave(ranges));
         }
@@ -359,7 +435,7 @@ impl Core {
         }
         self.touched.extend(transit.unsettled);
         let back = transit.owned.slices();
-        self.table_stale = true;
+        self.stale.all();
         self.follow_stale = true;
         self.redirect_claims();
         self.wake(&back);
@@ -384,11 +460,16 @@ impl Core {
 
     /// What was held or in transit has come to its end. What went to somebody by a
     /// newer assignment than a claim's has an owner who may have answered that
-    /// claim with "nothing" before: who made it hears of that assignment instead.
-    fn tell_claimants(&mut self, now: Duration, ranges: &[Slice]) {
+    /// claim with "nothing" before: who made it hears of that assignment instead. Who has
+    /// taken it knows.
+    fn tell_claimants(&mut self, now: Duration, taken_by: ServerId, ranges: &[Slice]) {
         let ended = RangeSet::of(ranges.iter().copied());
         let mut news: Vec<(ServerId, u64, Vec<Slice>)> = Vec::new();
-        for (&server, claim) in &self.claims {
+        for (&server, claim) in self
+            .claims
+            .iter()
+            .filter(|(server, _)| **server != taken_by)
+        {
             let mut gone = Vec::new();
             for slice in common(&claim.ranges, &ended) {
                 let fences = self.fence.within(slice);

@@ -1,13 +1,15 @@
 //! Facts about ranges of the key space: disjoint, in order, neighbours with
 //! the same fact joined.
 
+use std::collections::BTreeMap;
 use trefoil_sharder::{AssignedSlice, KeyPoint, Slice};
 
-/// From points to facts.
+/// From points to facts. Amid a move there are tens of thousands of ranges, and each
+/// chunk changes one of them: so a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RangeMap<T> {
-    /// Ascending and disjoint; no two that touch are equal.
-    ranges: Vec<(Slice, T)>,
+    /// By first point: last point and fact. Disjoint; no two that touch are equal.
+    ranges: BTreeMap<KeyPoint, (KeyPoint, T)>,
 }
 
 /// A set of points.
@@ -15,7 +17,9 @@ pub(crate) type RangeSet = RangeMap<()>;
 
 impl<T> Default for RangeMap<T> {
     fn default() -> Self {
-        RangeMap { ranges: Vec::new() }
+        RangeMap {
+            ranges: BTreeMap::new(),
+        }
     }
 }
 
@@ -24,20 +28,14 @@ impl<T: Clone + PartialEq> RangeMap<T> {
         self.ranges.is_empty()
     }
 
-    /// Index of the first range that does not end before the point.
-    fn from(&self, point: KeyPoint) -> usize {
-        self.ranges
-            .partition_point(|(slice, _)| slice.last() < point)
-    }
-
     pub(crate) fn get(&self, point: KeyPoint) -> Option<&T> {
         self.find(point).map(|(_, fact)| fact)
     }
 
     /// The range that the point lies in.
     pub(crate) fn find(&self, point: KeyPoint) -> Option<(Slice, &T)> {
-        let (slice, fact) = self.ranges.get(self.from(point))?;
-        slice.contains(point).then_some((*slice, fact))
+        let (&first, (last, fact)) = self.ranges.range(..=point).next_back()?;
+        (point <= *last).then(|| (Slice::spanning(first, *last), fact))
     }
 
     pub(crate) fn has(&self, point: KeyPoint) -> bool {
@@ -45,14 +43,19 @@ impl<T: Clone + PartialEq> RangeMap<T> {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Slice, &T)> {
-        self.ranges.iter().map(|(slice, fact)| (*slice, fact))
+        let ranges = self.ranges.iter();
+        ranges.map(|(&first, (last, fact))| (Slice::spanning(first, *last), fact))
     }
 
     /// What lies in a range, cut to it.
     pub(crate) fn within(&self, slice: Slice) -> impl Iterator<Item = (Slice, &T)> {
-        self.ranges[self.from(slice.start())..]
-            .iter()
-            .map_while(move |(range, fact)| Some((range.intersection(slice)?, fact)))
+        let across = self.find(slice.start());
+        let first = across.map_or(slice.start(), |(range, _)| range.start());
+        let ranges = self.ranges.range(first..=slice.last());
+        ranges.map_while(move |(&first, (last, fact))| {
+            let part = Slice::spanning(first, *last).intersection(slice)?;
+            Some((part, fact))
+        })
     }
 
     pub(crate) fn touches(&self, slice: Slice) -> bool {
@@ -85,96 +88,58 @@ impl<T: Clone + PartialEq> RangeMap<T> {
     }
 
     pub(crate) fn insert(&mut self, slice: Slice, fact: T) {
-        match self.ranges.last_mut() {
-            Some((last, _)) if slice.start() <= last.last() => self.replace(slice, Some(fact)),
-            // What is built in order is only appended to.
-            Some((last, had)) if *had == fact && last.join(slice).is_some() => {
-                *last = Slice::spanning(last.start(), slice.last());
-            }
-            _ => self.ranges.push((slice, fact)),
+        self.remove(slice);
+        let (mut first, mut last) = (slice.start(), slice.last());
+        if let Some((&before, (its_last, had))) = self.ranges.range(..first).next_back()
+            && *had == fact
+            && its_last.0.checked_add(1) == Some(first.0)
+        {
+            first = before;
         }
+        if let Some(after) = last.0.checked_add(1).map(KeyPoint)
+            && let Some((its_last, had)) = self.ranges.get(&after)
+            && *had == fact
+        {
+            last = *its_last;
+            self.ranges.remove(&after);
+        }
+        self.ranges.insert(first, (last, fact));
     }
 
     pub(crate) fn remove(&mut self, slice: Slice) {
-        if self.touches(slice) {
-            self.replace(slice, None);
+        // One that begins before it keeps what lies on either side.
+        if let Some((before, (its_last, fact))) = self.ranges.range_mut(..slice.start()).next_back()
+            && *its_last >= slice.start()
+        {
+            debug_assert!(*before < slice.start());
+            let (had, fact) = (*its_last, fact.clone());
+            *its_last = KeyPoint(slice.start().0 - 1);
+            if had > slice.last() {
+                let rest = KeyPoint(slice.last().0 + 1);
+                self.ranges.insert(rest, (had, fact));
+                return;
+            }
+        }
+        while let Some((&first, (last, _))) = self.ranges.range(slice.start()..=slice.last()).next()
+        {
+            let beyond = *last > slice.last();
+            let Some((last, fact)) = self.ranges.remove(&first) else {
+                return;
+            };
+            if beyond {
+                let rest = KeyPoint(slice.last().0 + 1);
+                self.ranges.insert(rest, (last, fact));
+            }
         }
     }
 
-    /// Removes ascending disjoint ranges in one pass: one after the other, each
-    /// would move all that lie behind it.
     pub(crate) fn remove_all(&mut self, gone: impl Iterator<Item = Slice>) {
-        let mut gone = gone.peekable();
-        if gone.peek().is_none() {
-            return;
-        }
-        let mut kept = Vec::with_capacity(self.ranges.len());
-        for (slice, fact) in self.ranges.drain(..) {
-            let mut rest = Some(slice);
-            while let (Some(part), Some(&hole)) = (rest, gone.peek()) {
-                if hole.start() > part.last() {
-                    break;
-                }
-                if hole.last() >= part.start() {
-                    if hole.start() > part.start() {
-                        let before = KeyPoint(hole.start().0 - 1);
-                        kept.push((Slice::spanning(part.start(), before), fact.clone()));
-                    }
-                    rest = (hole.last() < part.last())
-                        .then(|| Slice::spanning(KeyPoint(hole.last().0 + 1), part.last()));
-                }
-                // One that goes on behind this range stays for the next.
-                if rest.is_some() {
-                    gone.next();
-                }
-            }
-            kept.extend(rest.map(|rest| (rest, fact)));
-        }
-        self.ranges = kept;
-    }
-
-    fn replace(&mut self, slice: Slice, fact: Option<T>) {
-        let first = self.from(slice.start());
-        let mut after = first;
-        while self
-            .ranges
-            .get(after)
-            .is_some_and(|(range, _)| range.start() <= slice.last())
-        {
-            after += 1;
-        }
-        let mut new: [Option<(Slice, T)>; 3] = [None, None, None];
-        if let Some((range, kept)) = self.ranges[first..after].first()
-            && let Some((left, _)) = range.split_before(slice.start())
-        {
-            new[0] = Some((left, kept.clone()));
-        }
-        new[1] = fact.map(|fact| (slice, fact));
-        if let Some((range, kept)) = self.ranges[first..after].last()
-            && slice.last() < range.last()
-        {
-            let right = Slice::spanning(KeyPoint(slice.last().0 + 1), range.last());
-            new[2] = Some((right, kept.clone()));
-        }
-        let count = new.iter().flatten().count();
-        self.ranges.splice(first..after, new.into_iter().flatten());
-        // Join with the neighbours, from the right so that indices stay.
-        let low = first.saturating_sub(1);
-        let high = (first + count).min(self.ranges.len().saturating_sub(1));
-        for at in (low..high).rev() {
-            let (a, b) = (&self.ranges[at], &self.ranges[at + 1]);
-            if a.1 == b.1
-                && let Some(joined) = a.0.join(b.0)
-            {
-                self.ranges[at].0 = joined;
-                self.ranges.remove(at + 1);
-            }
-        }
+        gone.for_each(|slice| self.remove(slice));
     }
 
     /// The ranges alone; neighbours with different facts are joined.
     pub(crate) fn slices(&self) -> Vec<Slice> {
-        joined(self.ranges.iter().map(|(slice, _)| *slice))
+        joined(self.iter().map(|(slice, _)| slice))
     }
 }
 
@@ -270,17 +235,19 @@ mod tests {
                 for &point in &points {
                     prop_assert_eq!(map.get(KeyPoint(point)), model.get(&point));
                 }
-                for pair in map.ranges.windows(2) {
+                let ranges: Vec<_> = map.iter().collect();
+                for pair in ranges.windows(2) {
                     prop_assert!(pair[0].0.last() < pair[1].0.start());
                     prop_assert!(pair[0].1 != pair[1].1 || pair[0].0.join(pair[1].0).is_none());
                 }
             }
-            let holes = RangeSet::of(holes);
-            let mut one_pass = map.clone();
-            one_pass.remove_all(holes.iter().map(|(slice, ())| slice));
-            let mut one_by_one = map.clone();
-            holes.iter().for_each(|(slice, ())| one_by_one.remove(slice));
-            prop_assert_eq!(&one_pass, &one_by_one);
+            let mut holed = map.clone();
+            holed.remove_all(holes.iter().copied());
+            for &point in &points {
+                let is_gone = holes.iter().any(|hole| hole.contains(KeyPoint(point)));
+                let expected = model.get(&point).filter(|_| !is_gone);
+                prop_assert_eq!(holed.get(KeyPoint(point)), expected);
+            }
             let inside = RangeSet::of(map.within(probe).map(|(slice, _)| slice));
             let gaps = RangeSet::of(map.gaps(probe));
             for &point in points.iter().filter(|&&p| probe.contains(KeyPoint(p))) {

@@ -57,12 +57,15 @@ pub(crate) struct Proposals {
     /// Keys that are not served before all copies agree about them; how many
     /// at each point.
     unsettled: BTreeMap<KeyPoint, usize>,
+    /// Points at which that has changed since the table was published.
+    changed: Vec<KeyPoint>,
 }
 
 impl Proposals {
     pub(crate) fn unsettle(&mut self, keys: Vec<(KeyPoint, Bytes)>) {
         for (point, key) in keys {
             *self.unsettled.entry(point).or_default() += 1;
+            self.changed.push(point);
             self.fresh.push((point, key));
         }
     }
@@ -71,8 +74,13 @@ impl Proposals {
         self.unsettled.contains_key(&point) && !mutants::is(Mutant::UnsettledServed)
     }
 
-    pub(crate) fn unsettled_points(&self) -> impl Iterator<Item = KeyPoint> {
-        self.unsettled.keys().copied()
+    pub(crate) fn unsettled_points(&self, within: Slice) -> impl Iterator<Item = KeyPoint> {
+        let points = self.unsettled.range(within.start()..=within.last());
+        points.map(|(&point, _)| point)
+    }
+
+    pub(crate) fn take_changed(&mut self) -> Vec<KeyPoint> {
+        std::mem::take(&mut self.changed)
     }
 
     /// A range without the points of commits under way, and these.
@@ -92,6 +100,12 @@ impl Proposals {
         }
         let under_way = crate::ranges::RangeSet::of(blocked.iter().copied());
         (under_way.gaps(slice), blocked)
+    }
+
+    /// The first point of a range with a commit under way.
+    pub(crate) fn first_point_within(&self, slice: Slice) -> Option<KeyPoint> {
+        let ((point, _), _) = self.by_key.range((slice.start(), Bytes::new())..).next()?;
+        (*point <= slice.last()).then_some(*point)
     }
 
     /// The commits under way in a range: number, key and operation.
@@ -413,7 +427,7 @@ impl Core {
                 },
                 None => Operation::Remove,
             };
-            self.table_stale = true;
+            self.stale.range(Slice::of_point(point));
             self.start(now, values, None, point, key, operation, token, false);
         }
     }
@@ -434,8 +448,8 @@ impl Core {
             *count -= 1;
             if *count == 0 {
                 self.proposals.unsettled.remove(&point);
+                self.proposals.changed.push(point);
                 self.wake(&[Slice::of_point(point)]);
-                self.table_stale = true;
             }
         }
     }

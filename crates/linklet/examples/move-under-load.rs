@@ -1,4 +1,4 @@
-//! Moves slices with 100,000 objects of 1 KB between two servers while they
+//! Moves slices with 300,000 objects of 1 KB between two servers while they
 //! are read and written, and says what the callers notice: failed requests,
 //! lost values, latency before and during the move.
 //!
@@ -238,7 +238,7 @@ fn median(mut figures: Vec<f64>) -> f64 {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
-    let objects = arguments.next().map_or(Ok(100_000), |n| n.parse())?;
+    let objects = arguments.next().map_or(Ok(300_000), |n| n.parse())?;
     let runs: usize = arguments.next().map_or(Ok(5), |n| n.parse())?;
     let mut config = Config {
         bytes_per_second: MOVE_BYTES_PER_SECOND,

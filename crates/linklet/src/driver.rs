@@ -218,7 +218,7 @@ fn run_errands<V: Send + Sync + 'static>(inner: &Arc<Inner<V>>, life: &mut Life<
 }
 
 fn show_progress<V: Send + Sync + 'static>(inner: &Inner<V>, life: &mut Life<V>) {
-    life.settled = life.core().wanted().is_empty();
+    life.settled = life.core().is_complete();
     let now = Progress {
         version: life.version(),
         drained: life.drained,

@@ -13,8 +13,6 @@ struct Now {
     server: Option<ServerId>,
     view: Option<watch::Receiver<Arc<View>>>,
     version: Option<AssignmentVersion>,
-    owned: Vec<Slice>,
-    /// What the above was read beside.
     table: Option<Arc<Table>>,
 }
 
@@ -47,7 +45,6 @@ impl Facts {
             return;
         }
         now.version = core.version();
-        now.owned = core.owned();
         now.table = Some(Arc::clone(core.table()));
     }
 
@@ -72,6 +69,7 @@ impl Facts {
     }
 
     pub(crate) fn owned(&self) -> Vec<Slice> {
-        self.now().owned.clone()
+        let table = self.now().table.clone();
+        table.map_or_else(Vec::new, |table| table.owned())
     }
 }

@@ -246,7 +246,7 @@ impl<V: Send + Sync + 'static> Life<V> {
 
     /// Whether something has come up that the driver has to see to.
     pub(crate) fn news(&self) -> bool {
-        self.replaced || self.drained || self.core.wanted().is_empty() != self.settled
+        self.replaced || self.drained || self.core.is_complete() != self.settled
     }
 
     /// Copies that others have been refusing for some time, for the assigner.

@@ -336,7 +336,10 @@ impl Cluster {
     /// Who serves a key.
     pub(crate) fn owner(&self, key: u64) -> Option<u64> {
         let mut owners = self.servers.iter().filter(|(_, (core, _))| {
-            core.owned().iter().any(|slice| slice.contains(at(key)))
+            core.table()
+                .owned()
+                .iter()
+                .any(|slice| slice.contains(at(key)))
                 || core.token(at(key)).is_some()
         });
         let owner = owners.next().map(|(&id, _)| id);
