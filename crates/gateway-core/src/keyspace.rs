@@ -19,7 +19,9 @@
 //! 4. A session that reads an item before another operation of the same request
 //!    keeps what it saw (`World::advance`), and does not read again.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::os::fd::BorrowedFd;
+use std::sync::OnceLock;
 use trefoil_layout::Version;
 use trefoil_layout::op::Rejection;
 use trefoil_layout::size_class::ClassCounts;
@@ -334,6 +336,13 @@ pub const FLUSH_WORK: u64 = 256 << 10;
 /// See [`Keyspace::page_len`]: so many are looked at in one piece of work.
 pub const PAGE_LEN: usize = 64;
 
+/// Stands for a key in [`Keyspace::hold`], the same for all of this process. Two keys may
+/// have the same.
+pub fn key_mark(key: &[u8]) -> u64 {
+    static STATE: OnceLock<RandomState> = OnceLock::new();
+    STATE.get_or_init(RandomState::new).hash_one(key)
+}
+
 /// The cell behind a listener. One belongs to each event loop.
 pub trait Keyspace {
     /// Reads one item; `with` is called exactly once if there is a result.
@@ -399,6 +408,7 @@ pub trait Keyspace {
         items: &[(&[u8], NewItem<'_>)],
         each: &mut dyn FnMut(usize, Result<Version, Fault>),
     ) -> Result<(), Pending> {
+        self.ready_for(&mut items.iter().map(|(key, _)| *key))?;
         for (index, (key, item)) in items.iter().enumerate() {
             let stored = self.set(key, item).ready()?;
             each(index, stored);
@@ -413,6 +423,7 @@ pub trait Keyspace {
         keys: &[&[u8]],
         each: &mut dyn FnMut(usize, Result<bool, Fault>),
     ) -> Result<(), Pending> {
+        self.ready_for(&mut keys.iter().copied())?;
         for (index, key) in keys.iter().enumerate() {
             let erased = self.update(key, &mut erase_if_there).ready()?;
             each(index, erased.map(|erased| erased == Updated::Erased));
@@ -429,6 +440,7 @@ pub trait Keyspace {
         decide: &mut DecideOf<'_>,
         each: &mut dyn FnMut(usize, Result<Updated, Fault>),
     ) -> Result<(), Pending> {
+        self.ready_for(&mut keys.iter().copied())?;
         for (index, key) in keys.iter().enumerate() {
             let updated = self.update(key, &mut |item, scratch| decide(index, item, scratch));
             each(index, updated.ready()?);
@@ -510,18 +522,39 @@ pub trait Keyspace {
         self.update(key, decide)
     }
 
-    /// Whether [`Keyspace::isolate`] keeps others out. Operations of such a keyspace
-    /// are never pending.
+    /// Whether [`Keyspace::isolate`] and [`Keyspace::hold`] keep others out. Operations of
+    /// such a keyspace are pending only while somebody else holds their keys.
     fn isolates(&self) -> bool {
         false
     }
 
     /// Until [`Keyspace::end_isolation`], no event loop of this front door but the
-    /// caller's executes anything. Called within a turn, between two operations.
-    fn isolate(&mut self) {}
+    /// caller's executes anything. Called within a turn, between two operations. Pending
+    /// while somebody holds keys.
+    fn isolate(&mut self) -> Result<(), Pending> {
+        Ok(())
+    }
 
     /// The others go on.
     fn end_isolation(&mut self) {}
+
+    /// Until [`Keyspace::release`], also over many turns, nobody of this front door but the
+    /// caller's connection does anything to the keys with these marks ([`key_mark`]), or to
+    /// all keys; that is pending meanwhile. The caller is told that nothing has expired
+    /// since. Called within a turn, between two operations. Pending while somebody else
+    /// holds keys.
+    fn hold(&mut self, _keys: Vec<u64>) -> Result<(), Pending> {
+        Ok(())
+    }
+
+    /// Others do what they want to these keys.
+    fn release(&mut self) {}
+
+    /// Whether operations on each of these keys can be begun now, where one that is pending
+    /// would leave others of the same request done.
+    fn ready_for<'k>(&mut self, _keys: &mut dyn Iterator<Item = &'k [u8]>) -> Result<(), Pending> {
+        Ok(())
+    }
 
     /// Whether [`Keyspace::foresee`] does anything.
     fn foresees(&self) -> bool {

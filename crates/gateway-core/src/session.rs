@@ -84,6 +84,12 @@ pub trait Session {
         false
     }
 
+    /// Whether others wait for it: it is driven on, then, also while its answers wait for
+    /// its client, and adds none to them.
+    fn is_holding(&self) -> bool {
+        false
+    }
+
     /// Its connection has no room for the rest of the request whose beginning this is,
     /// and which it has not consumed any of: answers that, and skips the rest as it comes.
     /// `false` if it cannot, and the connection has to be closed.

@@ -54,6 +54,7 @@
 //! | `describe`, `key_specs` | COMMAND: what commands are, and where their keys are |
 
 mod absent;
+mod answers;
 mod config;
 mod connection;
 mod count;
@@ -84,6 +85,7 @@ mod server;
 mod sha1;
 mod shebang;
 mod slow_log;
+mod stretch;
 mod subcommands;
 mod table;
 mod together;
@@ -92,7 +94,8 @@ mod write;
 
 use crate::keyspace::{Fault, Keyspace, Pending};
 use crate::session::{Driven, Session, Wants, is_long_enough, is_work_done};
-use crate::world::World;
+use crate::world::{Role, World};
+use answers::Answers;
 use connection::Identity;
 pub use documented::command_tables;
 pub use function::{Function, Libraries};
@@ -106,9 +109,13 @@ pub use script_job::{
 };
 use script_run::Run;
 pub use script_value::ScriptValue;
-use table::Id;
+use stretch::Stretch;
+use table::{Id, lookup};
 use transaction::{Replay, Transaction, Watched};
 use trefoil_layout::op::Rejection;
+
+/// Less of a value than this is waited for before its command is queued.
+const QUEUED_WHOLE_LEN: usize = 16 << 10;
 
 /// One connection that speaks RESP.
 #[derive(Debug, Default)]
@@ -134,6 +141,10 @@ pub struct RespSession {
     watched: Vec<Watched>,
     /// Commands of a transaction that is being executed.
     replay: Option<Replay>,
+    /// A long one that is executed in pieces.
+    stretch: Option<Box<Stretch>>,
+    /// Its answers, if those were collected, while they leave.
+    answers: Option<Box<Answers>>,
     /// The command that is being executed is one of those.
     is_replaying: bool,
     /// They are executed while all other event loops stand still.
@@ -181,6 +192,12 @@ impl RespSession {
         }
     }
 
+    /// Whether the command that was executed last goes on by itself.
+    fn goes_on(&self) -> bool {
+        let has_answers = self.stretch.is_some() || self.answers.is_some();
+        has_answers || self.keys.is_some() || self.script.is_some()
+    }
+
     /// A command's answer begins. Commands of a transaction are a part of EXEC's.
     fn begin_answer(&mut self) {
         if !self.is_replaying {
@@ -212,6 +229,32 @@ impl RespSession {
                 Step::Done(line_len)
             }
         }
+    }
+
+    /// Queues what has come of a command that is queued for its transaction, if nothing but
+    /// the rest of a long value is missing: it is not kept elsewhere first, to be copied at
+    /// a stretch when it is whole.
+    fn queue_in_part<K: Keyspace>(&mut self, input: &[u8], world: &World<'_, K>) -> bool {
+        let Some(open) = &mut self.transaction else {
+            return false;
+        };
+        let Some(rest) = self.gathering.rest(input) else {
+            return false;
+        };
+        if rest.arguments > 0 || rest.bytes < QUEUED_WHOLE_LEN {
+            return false;
+        }
+        let Some(spec) = lookup(self.gathering.arguments(input).name()) else {
+            return false;
+        };
+        let is_allowed = self.identity.role(world.settings) >= spec.role();
+        if !is_allowed || spec.role() != Role::Write || !spec.takes(self.gathering.count()) {
+            return false;
+        }
+        open.begin_long(input, spec, self.gathering.count(), rest.bytes);
+        self.gathering = self.gathering.take().done();
+        self.begin_answer();
+        true
     }
 
     /// A command in one line becomes the same in the other form.
@@ -270,6 +313,15 @@ impl RespSession {
         out_len_max: usize,
         world: &mut World<'_, K>,
     ) -> Step {
+        if let Some(mut answers) = self.answers.take() {
+            if !answers.give(out) {
+                self.answers = Some(answers);
+            }
+            return Step::Done(0);
+        }
+        if let Some(stretch) = self.stretch.take() {
+            return self.step_stretch(stretch, out, world);
+        }
         if let Some(keys) = self.keys.take() {
             return self.step_keys(keys, out, world);
         }
@@ -312,7 +364,10 @@ impl RespSession {
         }
         match self.gathering.go_on(input, is_known, world) {
             Gathered::Empty(len) => Step::Done(len),
-            Gathered::Incomplete(needed) => Step::Input(needed),
+            Gathered::Incomplete(needed) => match self.queue_in_part(input, world) {
+                true => Step::Done(input.len()),
+                false => Step::Input(needed),
+            },
             Gathered::Lost(error) => Step::Lost(error),
             Gathered::Many { spec, count, len } => {
                 self.begin_answer();
@@ -375,7 +430,7 @@ impl Session for RespSession {
         let began = world.keyspace.work();
         let wants = loop {
             let is_inline = self.inline_at < self.inline.len();
-            let goes_on = self.replay.is_some() || self.keys.is_some() || self.script.is_some();
+            let goes_on = self.replay.is_some() || self.goes_on();
             if !goes_on && self.identity.is_over {
                 break Wants::Close;
             }
@@ -408,7 +463,7 @@ impl Session for RespSession {
             }
             let is_replay = replay.is_some();
             // Also while its last command goes on by itself.
-            let goes_on = self.keys.is_some() || self.script.is_some();
+            let goes_on = self.goes_on();
             let is_left = |replay: &Replay| goes_on || replay.at < replay.bytes.len();
             if let Some(replay) = replay.filter(is_left) {
                 self.replay = Some(replay);
@@ -461,7 +516,12 @@ impl Session for RespSession {
     }
 
     fn is_bound(&self) -> bool {
-        self.replay.is_some()
+        self.replay.is_some() || self.is_holding()
+    }
+
+    fn is_holding(&self) -> bool {
+        let stretch = self.stretch.as_ref();
+        stretch.is_some_and(|stretch| stretch.is_holding())
     }
 
     fn refuse_unfinished(&mut self, input: &[u8], out: &mut Vec<u8>) -> bool {
@@ -487,6 +547,8 @@ impl Session for RespSession {
     fn kept(&self) -> usize {
         let keys = self.keys.as_ref().map_or(0, Keys::kept);
         let script = self.script.as_ref().map_or(0, |run| run.kept());
+        let answers = self.answers.as_ref().map_or(0, |answers| answers.kept());
+        let keys = keys + answers;
         let parts = [self.gathering.kept(), self.transaction_kept(), keys, script];
         self.inline.capacity() + parts.iter().sum::<usize>()
     }

@@ -5,6 +5,7 @@
 //! stores with an expiry lives as long as it says.
 
 use super::RespSession;
+use super::answers::Answers;
 use super::function::{Function, Libraries};
 use super::reply::Reply;
 use super::script_value::ScriptValue;
@@ -36,9 +37,9 @@ pub struct ScriptContext {
 
 impl ScriptContext {
     /// Executes the commands of a transaction; all their answers.
-    fn execute(&mut self, queued: &Queued) -> Result<Vec<u8>, TooMuch> {
-        let mut out = Vec::new();
-        self.session.reply(&mut out).array(queued.count);
+    fn execute(&mut self, queued: &Queued) -> Result<Answers, TooMuch> {
+        let mut answers = Answers::default();
+        self.session.reply(answers.tail()).array(queued.count);
         let mut world = World {
             keyspace: &mut self.draft,
             observer: &mut self.notes,
@@ -50,8 +51,8 @@ impl ScriptContext {
         };
         let at_once = AtOnce::of(&self.settings);
         self.session
-            .execute_all(&queued.bytes, &mut out, at_once, &mut world)?;
-        Ok(out)
+            .execute_all(&queued.bytes, &mut answers, at_once, &mut world)?;
+        Ok(answers)
     }
 
     /// Bytes that are left for the words of a command, its answer, or that of the
@@ -117,14 +118,14 @@ impl ScriptContext {
             progress: Progress::Begun,
             connection: self.connection,
         };
-        let mut out = Vec::new();
+        let mut answers = Answers::default();
         let executed = self
             .session
-            .execute_all(&bytes, &mut out, at_once, &mut world);
+            .execute_all(&bytes, &mut answers, at_once, &mut world);
         if executed.is_err() {
             return error("ERR the answer is too long for a script");
         }
-        let answer = ScriptValue::parse(&out);
+        let answer = ScriptValue::parse(&answers.into_bytes());
         answer.map_or_else(|| error("ERR no answer"), |(answer, _)| answer)
     }
 }
@@ -167,7 +168,7 @@ pub struct ScriptJob {
     pub(super) program_at: usize,
     /// In the place of the program: commands that were queued, and their answers.
     pub(super) queued: Option<Arc<Queued>>,
-    pub(super) answers: Option<Result<Vec<u8>, TooMuch>>,
+    pub(super) answers: Option<Result<Answers, TooMuch>>,
 }
 
 impl ScriptJob {
@@ -204,7 +205,7 @@ impl ScriptJob {
             _ => 0,
         };
         let answers = match &self.answers {
-            Some(Ok(answers)) => answers.capacity(),
+            Some(Ok(answers)) => answers.kept(),
             _ => 0,
         };
         answer + answers

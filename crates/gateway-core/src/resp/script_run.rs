@@ -404,7 +404,7 @@ impl RespSession {
         } else {
             let mut reply = self.reply(out);
             match job.answers.take() {
-                Some(Ok(answers)) => reply.out.extend_from_slice(&answers),
+                Some(Ok(answers)) => self.answers = Some(Box::new(answers)),
                 Some(Err(TooMuch)) => {
                     reply.error(AtOnce::of(world.settings).too_much());
                 }

@@ -35,12 +35,12 @@ fn alone<'w, K: Keyspace, T>(
     world: &mut World<'w, K>,
     is_alone: bool,
     act: impl FnOnce(&mut World<'w, K>) -> T,
-) -> Option<T> {
+) -> Result<Option<T>, Pending> {
     if !world.keyspace.isolates() {
-        return None;
+        return Ok(None);
     }
     if !is_alone {
-        world.keyspace.isolate();
+        world.keyspace.isolate()?;
         // All others have waited.
         world.keyspace.charge(MESSAGE_WORK);
     }
@@ -48,7 +48,7 @@ fn alone<'w, K: Keyspace, T>(
     if !is_alone {
         world.keyspace.end_isolation();
     }
-    Some(done)
+    Ok(Some(done))
 }
 
 /// What is said of several keys where they cannot be changed as one.
@@ -197,7 +197,7 @@ pub(super) fn mset_nx<K: Keyspace>(
     }
     let stored = match pairs.as_slice() {
         [pair] => store_new(call.world, *pair)?.map(|version| version.is_some()),
-        pairs => match alone(call.world, is_alone, |world| store_all(world, pairs)) {
+        pairs => match alone(call.world, is_alone, |world| store_all(world, pairs))? {
             Some(stored) => stored?,
             None => {
                 refuse(call);
@@ -329,7 +329,7 @@ fn carried<K: Keyspace>(
     what: Carry<'_>,
     is_alone: bool,
 ) -> Result<Option<Carried>, Pending> {
-    let done = match alone(call.world, is_alone, |world| carry(world, what)) {
+    let done = match alone(call.world, is_alone, |world| carry(world, what))? {
         Some(done) => done?,
         None => {
             refuse(call);

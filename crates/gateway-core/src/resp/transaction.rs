@@ -6,23 +6,27 @@
 //! | keys | how | others see |
 //! |---|---|---|
 //! | one | over a draft of the item, which is stored iff the item has not changed ([`DraftKeyspace`]) | all of it or nothing, everywhere |
-//! | several, the store is in this process | at a stretch, all event loops standing still ([`Keyspace::isolate`]) | all of it or nothing, at this front door |
+//! | several, the store is in this process | at a stretch, all event loops standing still ([`Keyspace::isolate`]); if that takes long, in pieces, while nobody else does anything to these keys (`stretch`) | all of it or nothing, at this front door |
 //! | the same, and it may take too long for that, by an estimate | one after another; refused if the operator wants strictness, or a key is watched | parts |
 //! | several, any other cell | one after another, each by itself | parts; refused if the operator wants strictness, or a key is watched |
 //!
 //! A watch is the version that a key had. A version never comes back, so an equal one
 //! means that nothing was stored since.
 
+use super::answers::Answers;
 use super::connection;
 use super::describe;
 use super::parse::{Part, bulk_len, count, number};
 use super::reply::Reply;
 use super::script_job::Queued;
 use super::script_run::Run;
+use super::stretch::Stretch;
 use super::table::{Id, Spec, lookup};
 use super::{RespSession, Step};
 use crate::draft::{DraftKeyspace, DraftNotes};
-use crate::keyspace::{Access, Decision, HOME_WORK, Keyspace, Pending, Ready as _, Updated};
+use crate::keyspace::{
+    Access, Decision, HOME_WORK, Keyspace, Pending, Ready as _, Updated, key_mark,
+};
 use crate::world::{Command, Ending, Isolation, Now, Progress, Role, Settings, World};
 use std::collections::HashMap;
 use trefoil_layout::Version;
@@ -39,6 +43,11 @@ pub(super) const STRETCH_OPERATIONS_MAX: usize = 4096;
 /// Commands of one key whose answers, or values that are read and stored, are longer are
 /// executed elsewhere, like a script: other connections wait meanwhile.
 const ON_LOOP_LEN_MAX: usize = 128 << 10;
+/// Commands, and their bytes, and by an estimate what they read, store and answer, that are
+/// executed at a stretch while all others stand still. More of them are executed in pieces,
+/// while others stand still that want the same keys: see `stretch`.
+const STRETCH_COMMANDS_MAX: usize = 64;
+const STRETCH_LEN_MAX: usize = 128 << 10;
 /// Bytes that commands which are executed at once may read and store, and as many of
 /// their answers: of a stretch by an estimate from above.
 const AT_ONCE_LEN_MAX: usize = 64 << 20;
@@ -64,6 +73,8 @@ pub(super) struct Transaction {
     has_scripts: bool,
     /// Some list all keys.
     lists_keys: bool,
+    /// Some are about more than keys and the connection.
+    is_about_more: bool,
     /// A command was refused when it was queued: nothing will be executed.
     is_spoilt: bool,
     /// It was refused for its length, which is yet to be said.
@@ -123,6 +134,16 @@ impl AtOnce {
         self.answers
     }
 
+    /// What is said of more where nothing may come in between.
+    pub(super) fn too_much_at_a_stretch(&self) -> String {
+        format!(
+            "{REFUSED} it may come to more than {} bytes of answers, or {} of values, \
+             and cannot be executed at a stretch, under WATCH or with \
+             --transactions strict",
+            self.answers, self.work
+        )
+    }
+
     /// What is said of more.
     pub(super) fn too_much(&self) -> String {
         format!(
@@ -132,9 +153,9 @@ impl AtOnce {
     }
 }
 
-/// What commands come to at most: see [`Transaction::estimate`].
+/// What commands come to at most: see [`Estimating`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Estimate {
+pub(super) struct Estimate {
     work: usize,
     answers: usize,
 }
@@ -147,8 +168,120 @@ impl Estimate {
         }
     }
 
-    fn fits(&self, at_once: &AtOnce) -> bool {
+    pub(super) fn fits(&self, at_once: &AtOnce) -> bool {
         self.work <= at_once.work && self.answers <= at_once.answers
+    }
+}
+
+/// What commands come to at most, one after the other.
+#[derive(Debug, Default)]
+pub(super) struct Estimating {
+    /// Lengths of values, by the marks of their keys.
+    lens: HashMap<u64, usize>,
+    pub(super) all: Estimate,
+}
+
+impl Estimating {
+    /// Adds a command of so many bytes.
+    pub(super) fn add(
+        &mut self,
+        words: &[&[u8]],
+        len: usize,
+        len_of: &mut dyn FnMut(&[u8]) -> usize,
+        all_keys: Estimate,
+    ) {
+        let Estimating {
+            lens,
+            all: Estimate { work, answers },
+        } = self;
+        // Some answer their arguments.
+        *work = work.saturating_add(len);
+        let Some(spec) = words.first().and_then(|name| lookup(name)) else {
+            *answers = answers.saturating_add(len + ANSWER_HEAD_LEN);
+            return;
+        };
+        let (first, last, step) = spec.keys;
+        if first == 0 {
+            let more = match spec.id {
+                Id::Keys => all_keys,
+                Id::Scan => Estimate::both(super::scan::COME_TO_MAX),
+                Id::Command => {
+                    let (work, answers) = describe::comes_to_max(words);
+                    Estimate { work, answers }
+                }
+                _ if is_plain_in_draft(spec) => Estimate::both(ANSWER_HEAD_LEN),
+                // A second one is too much: each writes to every bucket.
+                Id::FlushAll | Id::FlushDb => Estimate {
+                    work: AT_ONCE_LEN_MAX / 2,
+                    answers: ANSWER_HEAD_LEN,
+                },
+                Id::Client if connection::is_about_all(words) => Estimate::both(AT_ONCE_LEN_MAX),
+                Id::Client => Estimate::both(CLIENT_LEN),
+                _ => Estimate {
+                    work: REPORT_WORK_MAX,
+                    answers: REPORT_LEN,
+                },
+            };
+            *work = work.saturating_add(more.work);
+            *answers = answers.saturating_add(len).saturating_add(more.answers);
+            return;
+        }
+        let (first, step) = (first as usize, step as usize);
+        let last = match last {
+            -1 => words.len() - 1,
+            last => last as usize,
+        };
+        *answers = answers.saturating_add(ANSWER_HEAD_LEN);
+        // What it stores takes the place of what was there.
+        let replaces = matches!(
+            spec.id,
+            Id::Set | Id::SetEx | Id::PSetEx | Id::SetNx | Id::GetSet | Id::MSet | Id::MSetNx
+        );
+        for index in (first..words.len().min(last + 1)).step_by(step) {
+            let key = words[index];
+            let len = lens.entry(key_mark(key)).or_insert_with(|| len_of(key));
+            *work = work.saturating_add(*len);
+            // SET answers the value before it if an option says so.
+            let is_plain_set = spec.id == Id::Set && words.len() == 3;
+            let of_value = match spec.answers_values() && !is_plain_set {
+                true => *len,
+                false => 0,
+            };
+            *answers = answers.saturating_add(of_value + ANSWER_HEAD_LEN);
+            if spec.role() > Role::Read {
+                let given = match step {
+                    1 => &words[index + 1..],
+                    // One of several pairs.
+                    _ => &words[index + 1..words.len().min(index + step)],
+                };
+                let given = match spec.id {
+                    Id::Del | Id::Unlink => 0,
+                    // Room for a number.
+                    _ => given.iter().map(|word| word.len()).sum::<usize>() + 32,
+                };
+                let reach = match spec.id {
+                    Id::SetRange => words.get(2).and_then(|word| number(word)),
+                    _ => None,
+                };
+                let reach = reach.and_then(|reach| usize::try_from(reach).ok());
+                *len = match replaces {
+                    // It may also stay as it is.
+                    true => (*len).max(given),
+                    false => (*len).max(reach.unwrap_or(0)).saturating_add(given),
+                };
+                *work = work.saturating_add(*len);
+            }
+        }
+        if spec.is_together()
+            && let [_, from, to, ..] = *words
+            && step == 1
+        {
+            // What is under the first key may stand under the other one.
+            let len = lens.get(&key_mark(from)).copied().unwrap_or_default();
+            let there = lens.entry(key_mark(to)).or_default();
+            *there = (*there).max(len);
+            *work = work.saturating_add(len.saturating_mul(2));
+        }
     }
 }
 
@@ -163,7 +296,7 @@ enum Place {
 /// A key whose version was taken.
 #[derive(Debug)]
 pub(super) struct Watched {
-    key: Box<[u8]>,
+    pub(super) key: Box<[u8]>,
     version: Option<Version>,
 }
 
@@ -229,16 +362,42 @@ impl Transaction {
         argument_count: usize,
         reply: &mut Reply<'_>,
     ) {
+        self.note(spec, argument_count);
+        self.push(bytes);
+        self.answer(reply);
+    }
+
+    /// Begins to queue such a command, of which so many bytes are missing. It goes on as one
+    /// of many keys does.
+    pub(super) fn begin_long(
+        &mut self,
+        begin: &[u8],
+        spec: &Spec,
+        argument_count: usize,
+        missing: usize,
+    ) {
+        self.note(spec, argument_count);
+        self.bytes = missing;
+        self.push(begin);
+    }
+
+    fn note(&mut self, spec: &Spec, argument_count: usize) {
         self.has_scripts |= spec.runs_elsewhere();
         self.lists_keys |= spec.id == Id::Keys;
+        self.is_about_more |= !is_plain_in_draft(spec);
         self.commands += 1;
         self.operations += match spec.id {
             Id::MSetNx => (argument_count.saturating_sub(1) / 2).max(1),
             Id::Copy | Id::Rename | Id::RenameNx => 2,
             _ => 1,
         };
-        self.push(bytes);
-        self.answer(reply);
+    }
+
+    /// Whether it takes too long to keep everybody waiting, for all that is known without
+    /// a look at items.
+    fn is_to_be_cut(&self) -> bool {
+        let is_long = self.operations > STRETCH_COMMANDS_MAX || self.queue.len() > STRETCH_LEN_MAX;
+        is_long && !self.is_about_more
     }
 
     fn answer(&mut self, reply: &mut Reply<'_>) {
@@ -290,94 +449,18 @@ impl Transaction {
     /// What it comes to at most, if the values under keys have these lengths now, and a
     /// list of all keys comes to that.
     fn estimate(&self, len_of: &mut dyn FnMut(&[u8]) -> usize, all_keys: Estimate) -> Estimate {
-        let mut lens: HashMap<&[u8], usize> = HashMap::new();
-        let (mut work, mut answers, mut at) = (0_usize, 0_usize, 0);
+        let mut estimating = Estimating::default();
+        let mut at = 0;
         while let Some((words, end)) = arguments(&self.queue, at) {
-            // Some answer their arguments.
-            work = work.saturating_add(end - at);
-            let len = end - at;
+            estimating.add(&words, end - at, len_of, all_keys);
             at = end;
-            let Some(spec) = words.first().and_then(|name| lookup(name)) else {
-                answers = answers.saturating_add(len + ANSWER_HEAD_LEN);
-                continue;
-            };
-            let (first, last, step) = spec.keys;
-            if first == 0 {
-                let more = match spec.id {
-                    Id::Keys => all_keys,
-                    Id::Scan => Estimate::both(super::scan::COME_TO_MAX),
-                    Id::Command => {
-                        let (work, answers) = describe::comes_to_max(&words);
-                        Estimate { work, answers }
-                    }
-                    _ if is_plain_in_draft(spec) => Estimate::both(ANSWER_HEAD_LEN),
-                    // A second one is too much: each writes to every bucket.
-                    Id::FlushAll | Id::FlushDb => Estimate {
-                        work: AT_ONCE_LEN_MAX / 2,
-                        answers: ANSWER_HEAD_LEN,
-                    },
-                    Id::Client if connection::is_about_all(&words) => {
-                        Estimate::both(AT_ONCE_LEN_MAX)
-                    }
-                    Id::Client => Estimate::both(CLIENT_LEN),
-                    _ => Estimate {
-                        work: REPORT_WORK_MAX,
-                        answers: REPORT_LEN,
-                    },
-                };
-                work = work.saturating_add(more.work);
-                answers = answers.saturating_add(len).saturating_add(more.answers);
-                continue;
-            }
-            let (first, step) = (first as usize, step as usize);
-            let last = match last {
-                -1 => words.len() - 1,
-                last => last as usize,
-            };
-            answers = answers.saturating_add(ANSWER_HEAD_LEN);
-            for index in (first..words.len().min(last + 1)).step_by(step) {
-                let key = words[index];
-                let len = lens.entry(key).or_insert_with(|| len_of(key));
-                work = work.saturating_add(*len);
-                // SET answers the value before it if an option says so.
-                let is_plain_set = spec.id == Id::Set && words.len() == 3;
-                let of_value = match spec.answers_values() && !is_plain_set {
-                    true => *len,
-                    false => 0,
-                };
-                answers = answers.saturating_add(of_value + ANSWER_HEAD_LEN);
-                if spec.role() > Role::Read {
-                    let given = match step {
-                        1 => &words[index + 1..],
-                        // One of several pairs.
-                        _ => &words[index + 1..words.len().min(index + step)],
-                    };
-                    let given = match spec.id {
-                        Id::Del | Id::Unlink => 0,
-                        // Room for a number.
-                        _ => given.iter().map(|word| word.len()).sum::<usize>() + 32,
-                    };
-                    let reach = match spec.id {
-                        Id::SetRange => words.get(2).and_then(|word| number(word)),
-                        _ => None,
-                    };
-                    let reach = reach.and_then(|reach| usize::try_from(reach).ok());
-                    *len = (*len).max(reach.unwrap_or(0)).saturating_add(given);
-                    work = work.saturating_add(*len);
-                }
-            }
-            if spec.is_together()
-                && let [_, from, to, ..] = words[..]
-                && step == 1
-            {
-                // What is under the first key may stand under the other one.
-                let len = lens.get(from).copied().unwrap_or_default();
-                let there = lens.entry(to).or_default();
-                *there = (*there).max(len);
-                work = work.saturating_add(len.saturating_mul(2));
-            }
         }
-        Estimate { work, answers }
+        estimating.all
+    }
+
+    /// The commands that were queued, and how many.
+    pub(super) fn into_commands(self) -> (Vec<u8>, usize) {
+        (self.queue, self.commands)
     }
 
     /// The keys that it touches; `false`: it also has commands that are about more
@@ -420,7 +503,18 @@ fn is_plain_in_draft(spec: &Spec) -> bool {
         )
 }
 
-/// See [`Transaction::estimate`].
+/// Whether all watched keys have the versions that they had.
+pub(super) fn are_unchanged<K: Keyspace>(watched: &[Watched], world: &mut World<'_, K>) -> bool {
+    watched.iter().all(|watched| {
+        let mut version = None;
+        let read = world.keyspace.get(&watched.key, Access::Peek, &mut |item| {
+            version = item.map(|item| item.version);
+        });
+        read.is_ok() && version == watched.version
+    })
+}
+
+/// See [`Estimating`].
 fn estimate<K: Keyspace>(open: &Transaction, world: &mut World<'_, K>) -> Estimate {
     let all_keys =
         match open.lists_keys && world.keyspace.isolates() {
@@ -433,19 +527,21 @@ fn estimate<K: Keyspace>(open: &Transaction, world: &mut World<'_, K>) -> Estima
             ),
             false => Estimate::both(super::keys::ANSWER_LEN_MAX),
         };
-    let mut len_of = |key: &[u8]| {
-        let mut len = 0;
-        // What cannot be read is not answered either.
-        let _ = world.keyspace.get(key, Access::Peek, &mut |item| {
-            len = item.map_or(0, |item| item.value.len());
-        });
-        len
-    };
-    open.estimate(&mut len_of, all_keys)
+    open.estimate(&mut |key| len_of(key, world.keyspace), all_keys)
+}
+
+/// The length of what is under a key.
+pub(super) fn len_of<K: Keyspace>(key: &[u8], keyspace: &mut K) -> usize {
+    let mut len = 0;
+    // What cannot be read is not answered either.
+    let _ = keyspace.get(key, Access::Peek, &mut |item| {
+        len = item.map_or(0, |item| item.value.len());
+    });
+    len
 }
 
 /// The arguments of the whole command at this place, and where the next one begins.
-fn arguments(queue: &[u8], at: usize) -> Option<(Vec<&[u8]>, usize)> {
+pub(super) fn arguments(queue: &[u8], at: usize) -> Option<(Vec<&[u8]>, usize)> {
     let Part::Whole((count, len)) = count(queue.get(at..)?, true) else {
         return None;
     };
@@ -473,7 +569,8 @@ impl RespSession {
             .watched
             .iter()
             .map(|watched| watched.key.len() + size_of::<Watched>());
-        queued + replayed + watched.sum::<usize>()
+        let stretch = self.stretch.as_ref().map_or(0, |stretch| stretch.kept());
+        queued + replayed + stretch + watched.sum::<usize>()
     }
 
     /// MULTI.
@@ -581,22 +678,31 @@ impl RespSession {
                     }
                 }
             }
+            _ if isolates && !is_long && open.is_to_be_cut() => {
+                let watched = std::mem::take(&mut self.watched);
+                self.stretch = Some(Stretch::of(*open, watched, is_held));
+            }
             _ if isolates && !is_long => {
                 let at_once = AtOnce::of(world.settings);
-                world.keyspace.isolate();
-                if !self.is_unchanged(world) {
+                if let Err(Pending) = world.keyspace.isolate() {
+                    self.transaction = Some(open);
+                    return Err(Pending);
+                }
+                let may_be_cut = !open.is_about_more;
+                let is_unchanged = are_unchanged(&self.watched, world);
+                let estimate = is_unchanged.then(|| estimate(&open, world));
+                let is_short = |of: &Estimate| of.fits(&AtOnce::room(STRETCH_LEN_MAX));
+                if !is_unchanged {
                     self.reply(out).null_array();
-                } else if estimate(&open, world).fits(&at_once) {
+                } else if may_be_cut && !estimate.is_some_and(|of| is_short(&of)) {
+                    let watched = std::mem::take(&mut self.watched);
+                    self.stretch = Some(Stretch::of(*open, watched, is_held));
+                } else if estimate.is_some_and(|of| of.fits(&at_once)) {
                     let mark = out.len();
                     self.begin_replay(*open, out);
                     self.stretch(mark, at_once, out, world);
                 } else if is_held {
-                    self.reply(out).error(format!(
-                        "{REFUSED} it may come to more than {} bytes of answers, or {} of values, \
-                         and cannot be executed at a stretch, under WATCH or with \
-                         --transactions strict",
-                        at_once.answers, at_once.work
-                    ));
+                    self.reply(out).error(at_once.too_much_at_a_stretch());
                 } else {
                     self.begin_replay(*open, out);
                 }
@@ -623,12 +729,14 @@ impl RespSession {
 
     /// Has the commands executed one after another.
     fn begin_replay(&mut self, open: Transaction, out: &mut Vec<u8>) {
-        self.reply(out).array(open.commands);
-        if open.commands > 0 {
-            self.replay = Some(Replay {
-                bytes: open.queue,
-                at: 0,
-            });
+        let (bytes, commands) = open.into_commands();
+        self.begin_replay_of(bytes, commands, out);
+    }
+
+    pub(super) fn begin_replay_of(&mut self, bytes: Vec<u8>, commands: usize, out: &mut Vec<u8>) {
+        self.reply(out).array(commands);
+        if commands > 0 {
+            self.replay = Some(Replay { bytes, at: 0 });
         }
     }
 
@@ -689,17 +797,6 @@ impl RespSession {
         }
     }
 
-    /// Whether all watched keys have the versions that they had.
-    fn is_unchanged<K: Keyspace>(&self, world: &mut World<'_, K>) -> bool {
-        self.watched.iter().all(|watched| {
-            let mut version = None;
-            let read = world.keyspace.get(&watched.key, Access::Peek, &mut |item| {
-                version = item.map(|item| item.version);
-            });
-            read.is_ok() && version == watched.version
-        })
-    }
-
     /// Executes commands of one key, unless that takes long: see the module.
     fn exec_one_key<K: Keyspace>(
         &mut self,
@@ -717,7 +814,7 @@ impl RespSession {
         let value_len_max = world.keyspace.value_len_max();
         let (settings, connection) = (world.settings, world.connection);
         let attempt_now = world.next_now;
-        let mut answers = Vec::new();
+        let mut answers = Answers::default();
         let mut notes = DraftNotes::default();
         let (mut is_stale, mut is_used) = (false, false);
         let (mut executed, mut work) = (Ok(()), 0);
@@ -746,7 +843,7 @@ impl RespSession {
                     identity: identity.for_draft(),
                     ..RespSession::default()
                 };
-                session.reply(&mut answers).array(*commands);
+                session.reply(answers.tail()).array(*commands);
                 let mut world = World {
                     keyspace: &mut draft,
                     observer: &mut notes,
@@ -773,7 +870,7 @@ impl RespSession {
             }
             Ok(_) if executed.is_err() => self.reply(out).error(most.too_much()),
             Ok(updated) => {
-                out.extend_from_slice(&answers);
+                out.extend_from_slice(&answers.into_bytes());
                 notes.tell(key, world.observer);
                 if updated == Updated::Kept && is_used {
                     // It counts as used: by a request of its own, for this one has had
@@ -799,14 +896,15 @@ impl RespSession {
     pub(super) fn execute_all<K: Keyspace>(
         &mut self,
         commands: &[u8],
-        out: &mut Vec<u8>,
+        answers: &mut Answers,
         at_once: AtOnce,
         world: &mut World<'_, K>,
     ) -> Result<(), TooMuch> {
-        let (mut at, began, start) = (0, world.keyspace.work(), out.len());
-        let out_len_max = start.saturating_add(at_once.answers);
+        let (mut at, began) = (0, world.keyspace.work());
+        let len_max = answers.len().saturating_add(at_once.answers);
         while at < commands.len() {
-            match self.step(&commands[at..], out, out_len_max, world) {
+            let out = answers.tail();
+            match self.step(&commands[at..], out, len_max, world) {
                 Step::Done(len) => at += len,
                 _ => {
                     debug_assert!(false, "what is executed at once is whole and ready");
@@ -814,8 +912,9 @@ impl RespSession {
                 }
             }
             world.conclude();
+            answers.cut();
             let work = world.keyspace.work().wrapping_sub(began);
-            if out.len() > out_len_max || work > at_once.work as u64 {
+            if answers.len() > len_max || work > at_once.work as u64 {
                 return Err(TooMuch);
             }
         }

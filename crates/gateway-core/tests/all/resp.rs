@@ -558,14 +558,18 @@ fn a_transaction_is_one_step_as_long_as_it_is_short() {
     let mset = format!("MSET {}", pairs.join(" "));
     rig.keyspace.isolations = 0;
     rig.out_len_max = 1;
-    rig.feed(&command(&["MULTI"]));
-    ask(&mut rig, &mset);
-    ask(&mut rig, "MGET k1 k2");
-    assert_eq!(
-        ask(&mut rig, "EXEC"),
-        "*2\r\n+OK\r\n*2\r\n$1\r\nv\r\n$1\r\nv\r\n"
-    );
-    assert_eq!(rig.keyspace.isolations, 1);
+    for (mset, isolations, holds) in [(mset.as_str(), 0, 1), ("MSET k1 v k2 v", 1, 0)] {
+        (rig.keyspace.isolations, rig.keyspace.holds) = (0, 0);
+        rig.feed(&command(&["MULTI"]));
+        ask(&mut rig, mset);
+        ask(&mut rig, "MGET k1 k2");
+        assert_eq!(
+            ask(&mut rig, "EXEC"),
+            "*2\r\n+OK\r\n*2\r\n$1\r\nv\r\n$1\r\nv\r\n"
+        );
+        let done = (rig.keyspace.isolations, rig.keyspace.holds);
+        assert_eq!(done, (isolations, holds), "{mset:.80}");
+    }
     rig.settings.transactions = Isolation::Strict;
     rig.feed(&command(&["MULTI"]));
     ask(&mut rig, &mset);
@@ -677,9 +681,11 @@ fn a_transaction_that_is_held_is_never_cut() {
         for line in [watch, "MULTI", &reads, "SET b 2"] {
             ask(&mut rig, line);
         }
+        let holds = rig.keyspace.holds;
         let whole = ask(&mut rig, "EXEC");
         assert!(whole.starts_with("*2\r\n*20\r\n"), "{whole:.80}");
-        assert_eq!(rig.drives, 1, "at a stretch");
+        assert_eq!(rig.keyspace.holds, holds + 1);
+        assert!(!rig.keyspace.is_held);
         let reads = [reads.as_str(); 4];
         let lines = [&[watch, "MULTI"], &reads[..], &["SET b 3"]].concat();
         let refused = exec(&mut rig, &lines);
@@ -922,4 +928,37 @@ fn a_muted_transaction_has_no_head() {
     assert_eq!(rig.feed(&command(&["EXEC"])), b"+OK\r\n");
     assert_eq!(rig.keyspace.isolations, 1);
     assert_eq!(rig.feed(&command(&["PING"])), b"+PONG\r\n");
+}
+
+/// It is not kept elsewhere first, to be copied at a stretch when it is whole.
+#[test]
+fn a_long_value_of_a_transaction_is_queued_as_it_comes() {
+    let mut rig = Rig::new(RespSession::new());
+    let value: String = (0..200_000)
+        .map(|at| char::from(b'a' + (at % 26) as u8))
+        .collect();
+    let set = format!(
+        "*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${}\r\n{value}\r\n",
+        value.len()
+    );
+    assert_eq!(rig.feed(b"MULTI\r\n"), b"+OK\r\n");
+    for round in 0..2 {
+        let pieces: Vec<&[u8]> = set.as_bytes().chunks(1000).collect();
+        let (last, pieces) = pieces.split_last().unwrap();
+        for piece in pieces {
+            assert_eq!(rig.feed(piece), b"", "{round}");
+            assert!(rig.pending_len() <= 1000, "{}", rig.pending_len());
+        }
+        assert_eq!(rig.feed(last), b"+QUEUED\r\n");
+    }
+    // What is refused is refused when it is whole, and spoils the transaction.
+    assert_eq!(rig.feed(b"STRLEN k\r\n"), b"+QUEUED\r\n");
+    assert_eq!(rig.feed(b"EXEC\r\n"), b"*3\r\n+OK\r\n+OK\r\n:200000\r\n");
+    let got = rig.feed(b"GET k\r\n");
+    assert_eq!(got, format!("${}\r\n{value}\r\n", value.len()).as_bytes());
+    rig.feed(b"MULTI\r\n");
+    let wrong = set.replace("*3", "*4").replace("SET", "GET");
+    let answer = rig.feed(format!("{wrong}$1\r\nx\r\n").as_bytes());
+    assert!(answer.starts_with(b"-ERR wrong number"), "{answer:?}");
+    assert!(rig.feed(b"EXEC\r\n").starts_with(b"-EXECABORT"));
 }

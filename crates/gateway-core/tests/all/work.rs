@@ -375,6 +375,28 @@ fn patterns_on_long_keys_leave_others_their_turn() {
     assert_eq!(found, 1);
 }
 
+/// Lines of many fields take longer than as many bytes of values: lists of them are told in
+/// short pieces, also where a cell is asked for many items at a time.
+#[test]
+fn lists_of_items_leave_others_their_turn() {
+    const KEYS: usize = 10_000;
+    for page_len in [64, 512] {
+        let mut rig = Rig::new(MemcacheSession::new());
+        rig.keyspace.page_len = page_len;
+        for number in 0..KEYS {
+            let key = format!("key:{number:08}");
+            rig.keyspace
+                .set(key.as_bytes(), &NewItem::default())
+                .unwrap();
+        }
+        let answer = rig.feed(b"lru_crawler metadump all\r\n");
+        let lines = answer.split(|byte| *byte == b'\n');
+        assert_eq!(lines.filter(|line| line.starts_with(b"key=")).count(), KEYS);
+        // Of some 200 items each.
+        assert!(rig.drives > KEYS / 200, "{page_len}: {}", rig.drives);
+    }
+}
+
 #[test]
 fn a_listing_that_finds_nothing_leaves_others_their_turn() {
     let page = PAGE_HOMES * HOME_WORK;

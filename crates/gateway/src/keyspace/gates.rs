@@ -1,15 +1,21 @@
 //! One event loop acts alone on the store of this process, while the others stand
-//! still: for a transaction of several keys.
+//! still: for a short transaction of several keys. A long one *holds* its keys instead:
+//! whoever wants to do something to those waits for it, everybody else goes on. At most
+//! one connection holds keys, and nobody is alone meanwhile.
 //!
 //! **Thread safety.** A loop says that it is busy, and then looks whether somebody
 //! wants to be alone; who wants to be alone says so, and then looks who is busy. All
 //! of that is sequentially consistent, so one of the two sees the other. A loop that
 //! waits is not busy, so those who want to be alone at the same time do not wait for
-//! one another but for `wanted`, which one of them has.
+//! one another but for `wanted`, which one of them has. Keys are held from a moment on in
+//! which one loop is alone, so that none begins to be held within a turn of another one. Who
+//! finds a key held says under the same lock that he waits, and is woken by the release,
+//! which takes that lock.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use trefoil_gateway_core::keyspace::Wake;
 
 /// Looks before a waiting loop sleeps between them.
 const YIELDS_MAX: u32 = 100;
@@ -26,6 +32,37 @@ struct Shared {
     wanted: AtomicBool,
     loops: Mutex<Vec<Arc<Busy>>>,
     count: AtomicUsize,
+    /// The connection that holds keys; 0 if none does.
+    holder: AtomicU64,
+    /// How often keys were released.
+    releases: AtomicU64,
+    held: Mutex<Held>,
+}
+
+/// Keys that are held, and who waits for them.
+#[derive(Default)]
+struct Held {
+    /// Marks of keys, in order.
+    keys: Vec<u64>,
+    /// Event loops.
+    waiting: Vec<usize>,
+    /// How each event loop is woken.
+    wakes: Vec<Option<Wake>>,
+}
+
+impl std::fmt::Debug for Held {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Held")
+            .field("keys", &self.keys.len())
+            .field("waiting", &self.waiting)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Alone in its cache line: it is written in each turn.
@@ -38,6 +75,9 @@ struct Busy(AtomicBool);
 pub(super) struct Gate {
     shared: Arc<Shared>,
     own: Arc<Busy>,
+    index: usize,
+    /// A connection of this loop holds keys.
+    is_holder: bool,
 }
 
 /// Waits until `is_over`.
@@ -58,11 +98,15 @@ impl Gates {
     pub(super) fn gate(&self) -> Gate {
         let own = Arc::new(Busy::default());
         let mut loops = self.0.loops.lock().unwrap_or_else(PoisonError::into_inner);
+        let index = loops.len();
         loops.push(Arc::clone(&own));
         self.0.count.store(loops.len(), Ordering::SeqCst);
+        self.0.held().wakes.push(None);
         Gate {
             shared: Arc::clone(&self.0),
             own,
+            index,
+            is_holder: false,
         }
     }
 }
@@ -93,8 +137,29 @@ impl Gate {
         self.own.0.store(false, Ordering::Release);
     }
 
-    /// Within a turn: waits until no other loop is in one, and keeps them so.
-    pub(super) fn isolate(&self) {
+    /// How this loop is woken.
+    pub(super) fn attach(&self, wake: Wake) {
+        if let Some(own) = self.shared.held().wakes.get_mut(self.index) {
+            *own = Some(wake);
+        }
+    }
+
+    /// Within a turn: waits until no other loop is in one, and keeps them so. `false` while
+    /// a connection holds keys: the loop is woken when it does no more.
+    pub(super) fn isolate(&self) -> bool {
+        // Not to keep others from their work for nothing.
+        if self.waits_for(|_| true) {
+            return false;
+        }
+        self.stop_others();
+        let is_alone = !self.waits_for(|_| true);
+        if !is_alone {
+            self.end_isolation();
+        }
+        is_alone
+    }
+
+    fn stop_others(&self) {
         self.own.0.store(false, Ordering::SeqCst);
         let take = || {
             let taken = self.shared.wanted.compare_exchange(
@@ -112,6 +177,68 @@ impl Gate {
         }
     }
 
+    /// Within a turn of this connection: keeps all others from the keys with these marks,
+    /// until [`Gate::release`]. `false`: see [`Gate::isolate`].
+    pub(super) fn hold(&mut self, connection: u64, mut keys: Vec<u64>) -> bool {
+        if !self.isolate() {
+            return false;
+        }
+        keys.sort_unstable();
+        self.shared.held().keys = keys;
+        self.shared.holder.store(connection, Ordering::SeqCst);
+        self.is_holder = true;
+        self.end_isolation();
+        true
+    }
+
+    /// Ends that, and wakes those who have waited for it.
+    pub(super) fn release(&mut self) {
+        if !std::mem::take(&mut self.is_holder) {
+            return;
+        }
+        let mut held = self.shared.held();
+        held.keys = Vec::new();
+        self.shared.holder.store(0, Ordering::SeqCst);
+        self.shared.releases.fetch_add(1, Ordering::SeqCst);
+        let waiting = std::mem::take(&mut held.waiting);
+        let wakes = waiting.iter().filter(|index| **index != self.index);
+        let wakes: Vec<Wake> = wakes
+            .filter_map(|index| held.wakes.get(*index).cloned().flatten())
+            .collect();
+        drop(held);
+        wakes.iter().for_each(|wake| wake());
+    }
+
+    /// The connection that holds keys; 0 if none does.
+    #[inline]
+    pub(super) fn holder(&self) -> u64 {
+        self.shared.holder.load(Ordering::Acquire)
+    }
+
+    /// How often keys were released so far.
+    pub(super) fn releases(&self) -> u64 {
+        self.shared.releases.load(Ordering::Acquire)
+    }
+
+    /// Whether another connection holds the key with this mark: the loop is woken when it
+    /// does no more.
+    pub(super) fn waits_for_key(&self, mark: u64) -> bool {
+        self.waits_for(|keys| keys.binary_search(&mark).is_ok())
+    }
+
+    /// Whether keys are held, these among them.
+    pub(super) fn waits_for(&self, are_they: impl FnOnce(&[u64]) -> bool) -> bool {
+        if self.holder() == 0 {
+            return false;
+        }
+        let mut held = self.shared.held();
+        let waits = self.holder() != 0 && are_they(&held.keys);
+        if waits && !held.waiting.contains(&self.index) {
+            held.waiting.push(self.index);
+        }
+        waits
+    }
+
     /// Within the same turn: lets the others go on.
     pub(super) fn end_isolation(&self) {
         // Busy before the others are let in: the turn goes on.
@@ -124,6 +251,7 @@ impl Drop for Gate {
     fn drop(&mut self) {
         // Whoever wants to be alone does not wait for a loop that has gone.
         self.leave();
+        self.release();
     }
 }
 
@@ -146,7 +274,7 @@ mod tests {
                         let [first, second] = [0, 1].map(|at| pair[at].load(Ordering::Relaxed));
                         assert_eq!(first, second);
                         if turn % 3 == 0 {
-                            gate.isolate();
+                            assert!(gate.isolate());
                             // Not one addition: another one in between is seen.
                             for number in &pair {
                                 let old = number.load(Ordering::Relaxed);

@@ -8,7 +8,7 @@ use trefoil_backend::LocalStore;
 use trefoil_gateway_core::deferred::OwnedItem;
 use trefoil_gateway_core::keyspace::{
     Access, Decide, Decision, Evicted, Fault, HOME_WORK, Halt, Item, Keyspace, LOOKUP_WORK,
-    ListedItem, NewItem, Pending, Seen, Totals, Updated, ValueSource,
+    ListedItem, NewItem, Pending, Seen, Totals, Updated, ValueSource, Wake, key_mark,
 };
 use trefoil_layout::Version;
 use trefoil_layout::data::DataEntry;
@@ -36,6 +36,18 @@ pub struct LocalKeyspace {
     local: LocalStore,
     versions: Nominator,
     gate: Gate,
+    /// Whose turn it is.
+    connection: u64,
+    /// Another connection holds keys in this turn, or did when it began.
+    is_guarded: bool,
+    /// The connection whose turn it is holds keys.
+    is_holder: bool,
+    /// The time at which it began to: nothing expires while it acts.
+    held_now: Option<Now>,
+    /// Connections that wait for keys which are held, and how often keys had been released
+    /// when these were told of last.
+    waiting: Vec<u64>,
+    releases: u64,
     scratch: Vec<u8>,
     keeps_last_use: bool,
     /// See [`Keyspace::work`].
@@ -58,6 +70,12 @@ impl LocalKeyspace {
     pub fn beside(local: LocalStore, gates: &Gates) -> Self {
         LocalKeyspace {
             gate: gates.gate(),
+            connection: 0,
+            is_guarded: false,
+            is_holder: false,
+            held_now: None,
+            waiting: Vec::new(),
+            releases: 0,
             local,
             versions: Nominator::new(),
             scratch: Vec::new(),
@@ -80,6 +98,35 @@ impl LocalKeyspace {
                 self.round_now = is_round.map(|_| now);
                 now
             }
+        }
+    }
+
+    /// Lets the connection whose turn it is wait if another one holds such keys.
+    #[cold]
+    fn wait_for(&mut self, are_they: impl FnOnce(&Gate) -> bool) -> Result<(), Pending> {
+        if !are_they(&self.gate) {
+            return Ok(());
+        }
+        if !self.waiting.contains(&self.connection) {
+            self.waiting.push(self.connection);
+        }
+        Err(Pending)
+    }
+
+    /// The same of one key.
+    #[inline]
+    fn wait_for_key(&mut self, key: &[u8]) -> Result<(), Pending> {
+        match self.is_guarded {
+            true => self.wait_for(|gate| gate.waits_for_key(key_mark(key))),
+            false => Ok(()),
+        }
+    }
+
+    /// The same of any key.
+    fn wait_for_all(&mut self) -> Result<(), Pending> {
+        match self.is_guarded {
+            true => self.wait_for(|gate| gate.waits_for(|_| true)),
+            false => Ok(()),
         }
     }
 
@@ -127,6 +174,7 @@ impl LocalKeyspace {
         scratch: &mut Vec<u8>,
         is_apart: bool,
     ) -> Result<Updated, Fault> {
+        let held_now = self.held_now.filter(|_| self.is_holder);
         let LocalKeyspace {
             local,
             versions,
@@ -137,7 +185,7 @@ impl LocalKeyspace {
         let _turn = local.turn(key);
         for _ in 0..ATTEMPTS_MAX {
             scratch.clear();
-            let now = local.now();
+            let now = held_now.unwrap_or_else(|| local.now());
             let mut copy = None;
             let read = local
                 .store()
@@ -199,6 +247,7 @@ impl Keyspace for LocalKeyspace {
         access: Access,
         with: &mut dyn FnMut(Option<&Item<'_>>),
     ) -> Result<(), Halt> {
+        self.wait_for_key(key)?;
         let now = self.now();
         let store = self.local.store();
         let work = &mut self.work;
@@ -216,29 +265,49 @@ impl Keyspace for LocalKeyspace {
         access: Access,
         each: &mut dyn FnMut(usize, Result<Option<&Item<'_>>, Fault>) -> bool,
     ) -> Result<(), Pending> {
+        // Up to the first one that somebody holds.
+        let mut end = Ok(());
+        let mut count = keys.len();
+        if self.is_guarded {
+            for (index, key) in keys.iter().enumerate() {
+                end = self.wait_for_key(key);
+                if end.is_err() {
+                    count = index;
+                    break;
+                }
+            }
+        }
+        let mut wants_more = true;
         let now = self.now();
         let store = self.local.store();
         let work = &mut self.work;
         store.read_many(
             now,
-            keys,
+            &keys[..count],
             store_access(access),
-            &mut |index, read| match read {
-                Ok(stored) => {
-                    let value = stored.map(StoredValue);
-                    *work += LOOKUP_WORK + value.as_ref().map_or(0, StoredValue::work);
-                    each(
-                        index,
-                        Ok(value.as_ref().map(|value| value.item(now)).as_ref()),
-                    )
-                }
-                Err(rejection) => each(index, Err(fault(rejection))),
+            &mut |index, read| {
+                wants_more = match read {
+                    Ok(stored) => {
+                        let value = stored.map(StoredValue);
+                        *work += LOOKUP_WORK + value.as_ref().map_or(0, StoredValue::work);
+                        each(
+                            index,
+                            Ok(value.as_ref().map(|value| value.item(now)).as_ref()),
+                        )
+                    }
+                    Err(rejection) => each(index, Err(fault(rejection))),
+                };
+                wants_more
             },
         );
-        Ok(())
+        match wants_more {
+            true => end,
+            false => Ok(()),
+        }
     }
 
     fn set(&mut self, key: &[u8], item: &NewItem<'_>) -> Result<Version, Halt> {
+        self.wait_for_key(key)?;
         self.work += MUTATION_WORK + item.value.len() as u64;
         let mut now = self.now();
         for _ in 0..ATTEMPTS_MAX {
@@ -254,6 +323,7 @@ impl Keyspace for LocalKeyspace {
     }
 
     fn update(&mut self, key: &[u8], decide: &mut Decide<'_>) -> Result<Updated, Halt> {
+        self.wait_for_key(key)?;
         let mut scratch = std::mem::take(&mut self.scratch);
         let updated = self.update_with(key, decide, &mut scratch, false);
         if scratch.capacity() <= SCRATCH_LEN_MAX {
@@ -263,6 +333,7 @@ impl Keyspace for LocalKeyspace {
     }
 
     fn flush(&mut self, at_ms: u64) -> Result<(), Halt> {
+        self.wait_for_all()?;
         let floor = self
             .local
             .flush(at_ms)
@@ -308,6 +379,8 @@ impl Keyspace for LocalKeyspace {
     }
 
     fn totals(&mut self) -> Result<Totals, Halt> {
+        // They would count a part of a transaction.
+        self.wait_for_all()?;
         let stats = self.local.store().stats();
         let counts = &stats.counts;
         let mutations = MutationKind::ALL.map(|kind| counts.of(kind));
@@ -374,6 +447,7 @@ impl Keyspace for LocalKeyspace {
     }
 
     fn update_apart(&mut self, key: &[u8], decide: &mut Decide<'_>) -> Result<Updated, Halt> {
+        self.wait_for_key(key)?;
         let mut scratch = Vec::new();
         Ok(self.update_with(key, decide, &mut scratch, true)?)
     }
@@ -382,12 +456,59 @@ impl Keyspace for LocalKeyspace {
         true
     }
 
-    fn isolate(&mut self) {
-        self.gate.isolate();
+    fn isolate(&mut self) -> Result<(), Pending> {
+        self.wait_for(|gate| !gate.isolate())
     }
 
     fn end_isolation(&mut self) {
         self.gate.end_isolation();
+    }
+
+    fn hold(&mut self, keys: Vec<u64>) -> Result<(), Pending> {
+        if !self.gate.hold(self.connection, keys) {
+            return self.wait_for(|_| true);
+        }
+        (self.is_holder, self.held_now) = (true, Some(self.now()));
+        Ok(())
+    }
+
+    fn release(&mut self) {
+        (self.is_holder, self.held_now, self.round_now) = (false, None, None);
+        self.gate.release();
+    }
+
+    fn ready_for<'k>(&mut self, keys: &mut dyn Iterator<Item = &'k [u8]>) -> Result<(), Pending> {
+        if self.is_guarded {
+            for key in keys {
+                self.wait_for_key(key)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn attach(&mut self, wake: Wake) {
+        self.gate.attach(wake);
+    }
+
+    fn poll(&mut self, _now_ns: u64, resume: &mut dyn FnMut(u64)) {
+        if self.waiting.is_empty() || self.gate.releases() == self.releases {
+            return;
+        }
+        // Whoever holds keys next may have them wait once more.
+        self.releases = self.gate.releases();
+        self.waiting.drain(..).for_each(resume);
+    }
+
+    fn due_ns(&mut self) -> Option<u64> {
+        let is_due = !self.waiting.is_empty() && self.gate.releases() != self.releases;
+        is_due.then_some(0)
+    }
+
+    fn forget(&mut self, connection: u64) {
+        self.waiting.retain(|waiting| *waiting != connection);
+        if self.gate.holder() == connection && connection != 0 {
+            self.release();
+        }
     }
 
     fn foresees(&self) -> bool {
@@ -404,10 +525,18 @@ impl Keyspace for LocalKeyspace {
     }
 
     #[inline]
-    fn enter(&mut self, _connection: u64, now_ns: u64) {
+    fn enter(&mut self, connection: u64, now_ns: u64) {
         self.gate.enter();
-        if self.round_ns != Some(now_ns) {
+        let holder = self.gate.holder();
+        let was_holder = self.is_holder;
+        self.connection = connection;
+        self.is_holder = holder != 0 && holder == connection;
+        self.is_guarded = holder != 0 && !self.is_holder;
+        if self.round_ns != Some(now_ns) || was_holder {
             (self.round_ns, self.round_now) = (Some(now_ns), None);
+        }
+        if self.is_holder {
+            self.round_now = self.held_now;
         }
     }
 

@@ -165,8 +165,8 @@ impl<K: Keyspace> Keyspace for Patient<K> {
         self.keyspace.isolates()
     }
 
-    fn isolate(&mut self) {
-        self.keyspace.isolate();
+    fn isolate(&mut self) -> Result<(), Pending> {
+        self.keyspace.isolate()
     }
 
     fn end_isolation(&mut self) {

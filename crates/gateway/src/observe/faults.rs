@@ -208,12 +208,30 @@ impl<K: Keyspace> Keyspace for Counted<K> {
         self.keyspace.isolates()
     }
 
-    fn isolate(&mut self) {
-        self.keyspace.isolate();
+    fn isolate(&mut self) -> Result<(), Pending> {
+        let isolated = self.keyspace.isolate();
+        self.is_pending |= isolated.is_err();
+        isolated
     }
 
     fn end_isolation(&mut self) {
         self.keyspace.end_isolation();
+    }
+
+    fn hold(&mut self, keys: Vec<u64>) -> Result<(), Pending> {
+        let held = self.keyspace.hold(keys);
+        self.is_pending |= held.is_err();
+        held
+    }
+
+    fn release(&mut self) {
+        self.keyspace.release();
+    }
+
+    fn ready_for<'k>(&mut self, keys: &mut dyn Iterator<Item = &'k [u8]>) -> Result<(), Pending> {
+        let ready = self.keyspace.ready_for(keys);
+        self.is_pending |= ready.is_err();
+        ready
     }
 
     fn eviction(&self) -> &str {

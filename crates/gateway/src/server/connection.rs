@@ -24,9 +24,13 @@ use trefoil_gateway_core::session::{Session, Wants};
 use trefoil_sockets::{Message, Sent};
 
 /// Bytes read and written, or looked at by the keyspace, in one turn, after which others are served.
-const TURN_WORK_MAX: usize = 128 << 10;
+pub(super) const TURN_WORK_MAX: usize = 128 << 10;
 /// What a drive counts in that at least, so that no turn is endless.
 const DRIVE_WORK: usize = 512;
+/// Bytes that one system call reads or writes at most: they are copied at a stretch.
+const CALL_LEN_MAX: usize = 64 << 10;
+/// The same of the first bytes of answers: those of most turns leave by one call.
+const FIRST_CALL_LEN_MAX: usize = 256 << 10;
 /// A remainder up to this is copied in front of what is read next; a longer one
 /// gets a buffer that is read into.
 const REMAINDER_COPIED_MAX: usize = 4 << 10;
@@ -66,6 +70,16 @@ pub(super) enum Fate {
     NoRoom,
     /// It would take more memory than there is.
     Overflow,
+}
+
+/// What has become of answers that waited for the socket.
+enum Flushed {
+    All,
+    /// It takes more, after others have had their turn.
+    InPart,
+    Blocked,
+    /// The connection has ended.
+    Broken,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -221,6 +235,11 @@ impl<S: Session> Connection<S> {
         self.has_output() || self.is_parked() || self.is_queued || self.is_held()
     }
 
+    /// Whether others wait for what its session does.
+    pub(super) fn is_holding(&self) -> bool {
+        self.session.is_holding()
+    }
+
     /// Since when it has come no further: of connections that keep much the one that
     /// has stood still for longest makes room.
     pub(super) fn progress_ns(&self) -> u64 {
@@ -322,10 +341,11 @@ impl<S: Session> Connection<S> {
     pub(super) fn turn<K: Keyspace, O: LoopObserver>(&mut self, desk: &mut Desk<K, O>) -> Fate {
         let mut work = 0;
         loop {
-            match self.flush(desk) {
-                Some(true) => {}
-                Some(false) => return self.read_ahead(desk),
-                None => return Fate::Ended,
+            match self.flush(desk, &mut work) {
+                Flushed::All => {}
+                Flushed::InPart => return Fate::Again,
+                Flushed::Blocked => return self.read_ahead(desk),
+                Flushed::Broken => return Fate::Ended,
             }
             match self.phase {
                 Phase::Closing => return Fate::Ended,
@@ -335,7 +355,7 @@ impl<S: Session> Connection<S> {
             if work >= TURN_WORK_MAX {
                 return Fate::Again;
             }
-            let mut end = None;
+            let (mut end, mut received) = (None, 0);
             if self.phase == Phase::Open {
                 if self.is_gone {
                     return Fate::Ended;
@@ -344,41 +364,55 @@ impl<S: Session> Connection<S> {
                     return Fate::Wait;
                 }
                 match self.receive(desk) {
-                    Ok(Some(desk_end)) => end = desk_end,
+                    Ok(Some((len, desk_end))) => (received, end) = (len, desk_end),
                     // A handshake may have left an answer of its own behind.
                     Ok(None) if matches!(self.socket.flush(), Ok(false)) => return Fate::Blocked,
                     Ok(None) => return Fate::Wait,
                     Err(fate) => return fate,
                 }
             }
-            if let Err(fate) = self.execute(desk, end, &mut work) {
+            if let Err(fate) = self.execute(desk, end, received, &mut work) {
                 return fate;
             }
         }
     }
 
-    /// Sends what waits: whether all of it has left; nothing if the connection
-    /// is broken.
-    fn flush<K: Keyspace, O: LoopObserver>(&mut self, desk: &mut Desk<K, O>) -> Option<bool> {
-        if self.is_gone {
-            return Some(true);
+    /// Sends what waits: a client that reads as fast as it is written to does not keep
+    /// others from their turn.
+    fn flush<K: Keyspace, O: LoopObserver>(
+        &mut self,
+        desk: &mut Desk<K, O>,
+        work: &mut usize,
+    ) -> Flushed {
+        // What holds others up does not wait for its own client.
+        if self.is_gone || self.session.is_holding() {
+            return Flushed::All;
         }
         while self.has_output() {
-            match self.socket.transmit(&self.output[self.sent..]) {
-                Ok(0) => return Some(false),
+            if *work >= TURN_WORK_MAX {
+                return Flushed::InPart;
+            }
+            let end = self.output.len().min(self.sent + CALL_LEN_MAX);
+            match self.socket.transmit(&self.output[self.sent..end]) {
+                Ok(0) => return Flushed::Blocked,
                 Ok(len) => {
                     self.sent += len;
+                    *work += len;
                     self.progress_ns = desk.clock.last().monotonic_ns;
                     desk.observer.traffic(0, len);
                 }
-                Err(_) => return None,
+                Err(_) => return Flushed::Broken,
             }
         }
         if self.output.capacity() > 0 {
             self.output = Vec::new();
             self.sent = 0;
         }
-        self.socket.flush().ok()
+        match self.socket.flush() {
+            Ok(true) => Flushed::All,
+            Ok(false) => Flushed::Blocked,
+            Err(_) => Flushed::Broken,
+        }
     }
 
     /// Keeps what the client asks for while answers wait: it may not read any before it
@@ -405,7 +439,7 @@ impl<S: Session> Connection<S> {
                 }
                 self.input.make_room(room);
             }
-            match self.socket.receive_onto(self.input.tail(), &mut desk.input) {
+            match self.socket.receive_onto(self.input.tail(), CALL_LEN_MAX) {
                 Received::Blocked => self.readable = false,
                 // It may still read; if not, the answers find that out.
                 Received::Ended => break,
@@ -443,12 +477,12 @@ impl<S: Session> Connection<S> {
         desk.observer.traffic(len, 0);
     }
 
-    /// Reads once. Input is then on the desk up to where it says, or in the
+    /// Reads once: how much. Input is then on the desk up to where it says, or in the
     /// connection's own buffer.
     fn receive<K: Keyspace, O: LoopObserver>(
         &mut self,
         desk: &mut Desk<K, O>,
-    ) -> Result<Option<Option<usize>>, Fate> {
+    ) -> Result<Option<(usize, Option<usize>)>, Fate> {
         let kept = self.input.len();
         let is_copied = kept <= REMAINDER_COPIED_MAX && self.expected <= INPUT_LEN;
         let received = if let Some(early) = self.early.take() {
@@ -458,7 +492,7 @@ impl<S: Session> Connection<S> {
             self.socket.receive(&mut desk.input[kept..])
         } else {
             self.make_room(desk)?;
-            self.socket.receive_onto(self.input.tail(), &mut desk.input)
+            self.socket.receive_onto(self.input.tail(), CALL_LEN_MAX)
         };
         match received {
             Received::Blocked => {
@@ -468,7 +502,7 @@ impl<S: Session> Connection<S> {
             Received::Ended => Err(Fate::Ended),
             Received::Bytes { len, drained } => {
                 self.took_in(desk, len, drained);
-                Ok(Some(is_copied.then_some(kept + len)))
+                Ok(Some((len, is_copied.then_some(kept + len))))
             }
         }
     }
@@ -501,14 +535,20 @@ impl<S: Session> Connection<S> {
         Ok(())
     }
 
-    /// Executes input, sends answers, and keeps what is left of either.
+    /// Executes input, of which so many bytes have just been received, sends answers, and
+    /// keeps what is left of either.
     fn execute<K: Keyspace, O: LoopObserver>(
         &mut self,
         desk: &mut Desk<K, O>,
         end: Option<usize>,
+        received: usize,
         work: &mut usize,
     ) -> Result<(), Fate> {
         let mut begin = 0;
+        // What is received counts at once, though it be a part of a long value; it does
+        // not count again when it is executed.
+        let mut counted = received;
+        *work += received;
         let mut orders = Orders {
             watch: None,
             is_watcher: self.is_watcher,
@@ -536,7 +576,9 @@ impl<S: Session> Connection<S> {
             begin += driven.consumed.min(available);
             // What goes out was looked at before: it counts once.
             let looked_at = desk.keyspace.work().wrapping_sub(work_before);
-            let moved = driven.consumed + desk.outbox.answer().len();
+            let consumed = driven.consumed - driven.consumed.min(counted);
+            counted -= driven.consumed.min(counted);
+            let moved = consumed + desk.outbox.answer().len();
             *work += moved.max(looked_at as usize) + DRIVE_WORK;
             self.expected = 0;
             self.phase = match driven.wants {
@@ -585,13 +627,22 @@ impl<S: Session> Connection<S> {
         if len == 0 || self.is_gone {
             return Ok(());
         }
+        if self.has_output() {
+            // It went on though answers waited: see `Session::is_holding`.
+            if self.output.len() + len > self.buffers_max(desk) {
+                return Err(Fate::Overflow);
+            }
+            self.output.extend_from_slice(desk.outbox.answer());
+            return Ok(());
+        }
         if self.is_parked() || (self.phase == Phase::Open && !self.readable) {
             self.held = desk.outbox.hold();
             if self.held.is_some() {
                 return Ok(());
             }
         }
-        let Ok(sent) = self.socket.transmit(desk.outbox.answer()) else {
+        let first = &desk.outbox.answer()[..len.min(FIRST_CALL_LEN_MAX)];
+        let Ok(sent) = self.socket.transmit(first) else {
             return Err(Fate::Ended);
         };
         desk.observer.traffic(0, sent);

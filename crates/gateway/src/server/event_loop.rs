@@ -645,8 +645,9 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
             let counted = std::cmp::Reverse(connection.counted);
             (connection.progress_ns(), counted)
         };
+        // What holds keys comes to its end first: others would see a part of it.
         keeping
-            .filter(|(_, connection)| connection.counted > share)
+            .filter(|(_, connection)| connection.counted > share && !connection.is_holding())
             .min_by_key(by_progress)
             .map(|(index, _)| index)
     }

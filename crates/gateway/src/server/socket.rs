@@ -77,31 +77,18 @@ impl Socket {
         }
     }
 
-    /// Appends what has come to `into`, up to its capacity; `scratch` is for
-    /// what has to be decrypted first.
-    pub(super) fn receive_onto(&mut self, into: &mut Vec<u8>, scratch: &mut [u8]) -> Received {
-        let room = into.capacity() - into.len();
-        if self.tls.is_some() {
-            let room = room.min(scratch.len());
-            let received = self.receive(&mut scratch[..room]);
-            if let Received::Bytes { len, .. } = received {
-                into.extend_from_slice(&scratch[..len]);
-            }
-            return received;
-        }
-        loop {
-            let spare = rustix::buffer::spare_capacity(into);
-            return match recv(&self.fd, spare, RecvFlags::empty()) {
-                Ok((0, _)) => Received::Ended,
-                Ok((len, _)) => Received::Bytes {
-                    len,
-                    drained: len < room,
-                },
-                Err(Errno::INTR) => continue,
-                Err(Errno::AGAIN) => Received::Blocked,
-                Err(_) => Received::Ended,
-            };
-        }
+    /// Appends what has come to `into`, up to its capacity and to `len_max`.
+    pub(super) fn receive_onto(&mut self, into: &mut Vec<u8>, len_max: usize) -> Received {
+        let len = into.len();
+        let room = (into.capacity() - len).min(len_max);
+        into.resize(len + room, 0);
+        let received = self.receive(&mut into[len..]);
+        let come = match received {
+            Received::Bytes { len, .. } => len,
+            Received::Blocked | Received::Ended => 0,
+        };
+        into.truncate(len + come);
+        received
     }
 
     /// Sends what the socket takes; how much that is, 0 if it is full. An error

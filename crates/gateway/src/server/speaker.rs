@@ -53,6 +53,13 @@ impl Session for Speaker {
         }
     }
 
+    fn is_holding(&self) -> bool {
+        match self {
+            Speaker::Memcached(session) => session.is_holding(),
+            Speaker::Redis(session) => session.is_holding(),
+        }
+    }
+
     fn refuse_unfinished(&mut self, input: &[u8], out: &mut Vec<u8>) -> bool {
         match self {
             Speaker::Memcached(session) => session.refuse_unfinished(input, out),

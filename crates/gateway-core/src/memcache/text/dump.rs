@@ -6,7 +6,7 @@
 
 use super::tuning::{BAD_CLASS, CLASS_COUNT_MAX, are_classes};
 use super::{BAD_FORMAT, Desk, State, Step};
-use crate::keyspace::{Keyspace, ListedItem, Pending, Ready as _, cas_unique_of};
+use crate::keyspace::{Keyspace, ListedItem, PAGE_LEN, Pending, Ready as _, cas_unique_of};
 use crate::memcache::KEY_LEN_MAX;
 use crate::memcache::meta::base64;
 use crate::memcache::mutate::put_fault;
@@ -137,8 +137,9 @@ pub(super) fn cachedump<K: Keyspace>(
     });
 }
 
-/// What a byte of a list counts as: see [`Keyspace::work`].
-const TOLD_WORK: u64 = 2;
+/// What a byte of a list counts as: see [`Keyspace::work`]. A line of many small fields
+/// takes longer than two lookups.
+const TOLD_WORK: u64 = 16;
 
 /// Lists more items.
 pub(super) fn resume<K: Keyspace>(
@@ -150,7 +151,11 @@ pub(super) fn resume<K: Keyspace>(
     let now = desk.world.now;
     let out = &mut *desk.out;
     let (kind, seen) = (&mut dump.kind, &mut dump.seen);
-    let page_len = desk.world.keyspace.page_len();
+    // Each call is a piece of work. Only the first one asks the cell for as much as it says.
+    let page_len = match dump.cursor {
+        0 => desk.world.keyspace.page_len(),
+        _ => desk.world.keyspace.page_len().min(PAGE_LEN),
+    };
     let out_len = out.len();
     let listed = desk
         .world
@@ -165,7 +170,6 @@ pub(super) fn resume<K: Keyspace>(
             }
         });
     let listed = listed.ready()?;
-    // A line of many small fields takes longer than as many bytes that are copied.
     let told = (out.len() - out_len) as u64;
     desk.world.keyspace.charge(TOLD_WORK * told);
     let is_full = matches!(

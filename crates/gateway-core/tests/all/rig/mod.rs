@@ -10,7 +10,8 @@ pub(crate) use crate::corpus::random;
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 use trefoil_gateway_core::keyspace::{
-    Access, Decide, Fault, Halt, Item, Keyspace, ListedItem, NewItem, Totals, Updated,
+    Access, Decide, Fault, Halt, Item, Keyspace, ListedItem, NewItem, PAGE_LEN, Pending, Totals,
+    Updated,
 };
 use trefoil_gateway_core::memory::MemoryKeyspace;
 use trefoil_gateway_core::session::{Session, Wants};
@@ -28,12 +29,17 @@ pub(crate) const CONNECTION: u64 = 7;
 pub(crate) struct FaultyKeyspace {
     pub(crate) inner: MemoryKeyspace,
     pub(crate) fault: Option<Fault>,
+    /// Items that a listing shows in one piece of work.
+    pub(crate) page_len: usize,
     /// Whether it is a store that nobody else has.
     pub(crate) is_alone: bool,
     /// How often somebody was alone with it.
     pub(crate) isolations: usize,
     /// Somebody is.
     pub(crate) is_isolated: bool,
+    /// How often keys were held, and whether some are.
+    pub(crate) holds: usize,
+    pub(crate) is_held: bool,
     /// So many writes are done before one is refused, for once.
     pub(crate) refuses_after: Option<usize>,
     /// The same of a second one, counted from that one on.
@@ -109,6 +115,10 @@ impl Keyspace for FaultyKeyspace {
         self.inner.value_len_max()
     }
 
+    fn page_len(&self) -> usize {
+        self.page_len
+    }
+
     fn work(&self) -> u64 {
         self.inner.work()
     }
@@ -121,15 +131,28 @@ impl Keyspace for FaultyKeyspace {
         self.is_alone
     }
 
-    fn isolate(&mut self) {
+    fn isolate(&mut self) -> Result<(), Pending> {
         assert!(self.is_alone && !self.is_isolated);
         self.is_isolated = true;
         self.isolations += 1;
+        Ok(())
     }
 
     fn end_isolation(&mut self) {
         assert!(self.is_isolated);
         self.is_isolated = false;
+    }
+
+    fn hold(&mut self, keys: Vec<u64>) -> Result<(), Pending> {
+        assert!(self.is_alone && !self.is_isolated && !self.is_held && !keys.is_empty());
+        self.is_held = true;
+        self.holds += 1;
+        Ok(())
+    }
+
+    fn release(&mut self) {
+        assert!(self.is_held);
+        self.is_held = false;
     }
 }
 
@@ -275,6 +298,9 @@ impl<S: Session> Rig<S> {
         Rig {
             session,
             keyspace: FaultyKeyspace {
+                page_len: PAGE_LEN,
+                holds: 0,
+                is_held: false,
                 inner: MemoryKeyspace::new(now_ms()),
                 fault: None,
                 is_alone: true,

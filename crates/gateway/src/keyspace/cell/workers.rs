@@ -18,6 +18,8 @@ use trefoil_gateway_core::keyspace::{Fault, Wake};
 
 /// Most threads of one event loop.
 const COUNT_MAX: usize = 4;
+/// How far they stand behind event loops: a third of their weight.
+const NICENESS: i32 = 5;
 /// Those that listings may have.
 const LISTINGS_MAX: usize = COUNT_MAX - 1;
 
@@ -94,7 +96,9 @@ impl Workers {
         let thread = std::thread::Builder::new()
             .name("trefoil-waiter".to_owned())
             .spawn(move || {
-                // It may have been begun by an event loop.
+                // Event loops go first, and it may have been begun by one. Of the calling
+                // thread only; it may not be allowed, and is no condition.
+                let _ = rustix::process::setpriority_process(None, NICENESS);
                 trefoil_region::take_usual_turns();
                 shared.work();
             });
