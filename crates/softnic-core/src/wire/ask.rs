@@ -162,6 +162,7 @@ impl Ask {
     }
 
     /// What a scan asks for, unjudged: handle, place and hash. `None` of other requests.
+    #[inline]
     pub(crate) fn scanned(bytes: &[u8; ASK_LEN]) -> Option<(u32, u8, KeyHash)> {
         let hash = KeyHash {
             place: u64_at(bytes, AT_A),
@@ -171,6 +172,7 @@ impl Ask {
     }
 
     /// What a request's answer takes of the window, unjudged: 0 of those without one.
+    #[inline]
     pub(crate) fn cost(bytes: &[u8; ASK_LEN]) -> usize {
         match bytes[AT_WHAT] {
             TOUCH => 0,
@@ -179,6 +181,7 @@ impl Ask {
     }
 
     /// Judges one.
+    #[inline]
     pub fn decode(bytes: &[u8; ASK_LEN]) -> Result<Self, Malformed> {
         let (place, partition) = (bytes[AT_PLACE], u16_at(bytes, AT_PARTITION));
         let (config_id, solicited) = (u32_at(bytes, AT_CONFIG_ID), u32_at(bytes, AT_SOLICITED));
