@@ -23,13 +23,13 @@ pub trait Memory {
 
     /// Reads the key's stamp, then scans its bucket under the configuration that the
     /// client expects, and appends what it points at to `data`: as many bytes as were
-    /// solicited at most. If the scan is a use, the item that it finds is noted as read.
+    /// solicited at most, none for a vote alone. If the scan is a use, the item that it finds is noted as read.
     /// The lease is looked at afterwards ([`Memory::end_reads`]).
     fn scan(&mut self, scan: &Scan, data: &mut Vec<u8>) -> Answer;
 
-    /// These scans follow, in this order, each as handle, place and hash: what they look
-    /// at may be fetched. Nobody has judged them.
-    fn expect(&mut self, _scans: impl Iterator<Item = (u32, u8, KeyHash)> + Clone) {}
+    /// These scans follow, in this order: what they look at may be fetched. Nobody has
+    /// judged them.
+    fn expect(&mut self, _scans: impl Iterator<Item = Expected> + Clone) {}
 
     /// Appends the `len` bytes at `offset` of a region to `data`; of the index, if that
     /// is still the window of that partition. The lease is looked at afterwards.
@@ -72,6 +72,21 @@ pub struct Scan {
     pub solicited: u32,
     /// Whether what is found should not be evicted next.
     pub is_use: bool,
+    /// Whether the vote alone is wanted.
+    pub is_vote: bool,
+}
+
+/// Where a scan will look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Expected {
+    /// Of the backend.
+    pub handle: u32,
+    /// The backend's place in the key's cohort.
+    pub place: u8,
+    /// Of the key.
+    pub hash: KeyHash,
+    /// Whether it reads what it finds.
+    pub has_data: bool,
 }
 
 /// What a read copies.
@@ -242,7 +257,7 @@ fn carry_out(
     for group in items.chunks(GROUP_COUNT) {
         // What few look at they wait for here as long as there.
         if group.len() >= EXPECTED_COUNT_MIN {
-            memory.expect(group.iter().filter_map(Ask::scanned));
+            memory.expect(group.iter().filter_map(Ask::expected));
         }
         for item in group {
             let ask = match Ask::decode(item) {
@@ -363,6 +378,7 @@ fn execute(ask: &Ask, memory: &mut impl Memory, out: &mut Vec<u8>) -> Status {
             config_id,
             solicited,
             is_use,
+            is_vote,
         } => {
             let scan = Scan {
                 handle,
@@ -371,6 +387,7 @@ fn execute(ask: &Ask, memory: &mut impl Memory, out: &mut Vec<u8>) -> Status {
                 config_id,
                 solicited,
                 is_use,
+                is_vote,
             };
             memory.scan(&scan, out)
         }

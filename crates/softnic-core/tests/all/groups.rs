@@ -4,7 +4,7 @@ use crate::world::{CONFIG, Fake, LIFE, TOKEN};
 use trefoil_layout::KeyHash;
 use trefoil_softnic_core::wire::{Answer, Open, OpenStatus, Opened, RefusalCode, Welcome};
 use trefoil_softnic_core::{
-    Event, Initiator, InitiatorOptions, Memory, ReadRange, Scan, Target, Unanswered,
+    Event, Expected, Initiator, InitiatorOptions, Memory, ReadRange, Scan, Target, Unanswered,
 };
 
 /// What it was asked for, in order.
@@ -37,10 +37,10 @@ impl Memory for Noting {
         self.fake.scan(scan, data)
     }
 
-    fn expect(&mut self, scans: impl Iterator<Item = (u32, u8, KeyHash)> + Clone) {
-        for (handle, place, hash) in scans {
-            assert_eq!((handle, place), (9, 1));
-            self.asked.push(Asked::Expects(hash.place));
+    fn expect(&mut self, scans: impl Iterator<Item = Expected> + Clone) {
+        for scan in scans {
+            assert_eq!((scan.handle, scan.place, scan.has_data), (9, 1, true));
+            self.asked.push(Asked::Expects(scan.hash.place));
         }
     }
 

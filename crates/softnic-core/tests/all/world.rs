@@ -122,6 +122,7 @@ impl Memory for Fake {
             config_id,
             solicited,
             is_use,
+            is_vote,
         } = *scan;
         self.scans += 1;
         if handle != self.handle {
@@ -135,7 +136,7 @@ impl Memory for Fake {
         }
         let vote = vote(hash, place);
         let len = match vote {
-            IndexVote::Present { .. } => data_len(hash),
+            IndexVote::Present { .. } if !is_vote => data_len(hash),
             _ => 0,
         };
         if len > solicited as usize {

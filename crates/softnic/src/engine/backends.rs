@@ -20,7 +20,7 @@ use trefoil_layout::bucket::{BUCKET_LEN, BUCKET_WORDS, HEADER_WORDS};
 use trefoil_layout::words::Words as _;
 use trefoil_softnic_core::limits::BACKEND_COUNT_MAX;
 use trefoil_softnic_core::wire::{Answer, CounterValues, Open, OpenStatus, Opened, Region, Status};
-use trefoil_softnic_core::{Memory, ReadRange, Scan};
+use trefoil_softnic_core::{Expected, Memory, ReadRange, Scan};
 
 /// Bits of a handle that say which backend; the others, which mapping of it.
 const NUMBER_BITS: u32 = BACKEND_COUNT_MAX.trailing_zeros();
@@ -242,16 +242,16 @@ impl Memory for Backends {
 
     /// All buckets first, then what they point at: fetches in a row pass beside one another,
     /// and where the system has pages of memory to look up as well, those, too.
-    fn expect(&mut self, scans: impl Iterator<Item = (u32, u8, KeyHash)> + Clone) {
-        for (handle, place, hash) in scans.clone() {
-            if let Some(view) = self.view(handle) {
-                view.prefetch_scan(place.into(), hash);
+    fn expect(&mut self, scans: impl Iterator<Item = Expected> + Clone) {
+        for scan in scans.clone() {
+            if let Some(view) = self.view(scan.handle) {
+                view.prefetch_scan(scan.place.into(), scan.hash);
             }
         }
-        for (handle, place, hash) in scans {
-            if let Some(view) = self.view(handle)
-                && let Some(home) = view.home(place.into(), hash)
-                && let Some(IndexVote::Present { entry, .. }) = view.glance(hash, home)
+        for scan in scans.filter(|scan| scan.has_data) {
+            if let Some(view) = self.view(scan.handle)
+                && let Some(home) = view.home(scan.place.into(), scan.hash)
+                && let Some(IndexVote::Present { entry, .. }) = view.glance(scan.hash, home)
             {
                 view.prefetch_data(entry.pointer);
             }
@@ -322,6 +322,7 @@ fn look(view: &RegionView, partition: usize, scan: &Scan, data: &mut Vec<u8>) ->
     }
     let vote = view.index_vote_in(partition, scan.hash);
     let entry = match vote {
+        IndexVote::Present { .. } if scan.is_vote => return Look::Found(vote),
         IndexVote::Present { entry, .. } => entry,
         IndexVote::ConfigChanged { .. } => return Look::Stale(vote),
         vote => return Look::Found(vote),
