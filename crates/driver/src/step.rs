@@ -257,14 +257,7 @@ impl<H: Host> Driver<H> {
     }
 
     /// By way of an engine, with the data or for a vote alone.
-    fn scan(
-        &mut self,
-        at: u32,
-        op: &mut Op,
-        replica: usize,
-        with_data: bool,
-        now: u64,
-    ) -> Flow {
+    fn scan(&mut self, at: u32, op: &mut Op, replica: usize, with_data: bool, now: u64) -> Flow {
         let token = self.slab.token(at);
         let (hash, id) = (op.hash, self.topology.id());
         let is_immutable = self.topology.mode() == Mode::R2Immutable;

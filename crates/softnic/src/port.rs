@@ -535,12 +535,13 @@ impl Port for EnginePort {
         hash: KeyHash,
         is_use: bool,
     ) -> Progress<()> {
-        self.submit(place, |initiator, handle, place, config_id, now_ns| {
-            match is_use {
+        self.submit(
+            place,
+            |initiator, handle, place, config_id, now_ns| match is_use {
                 true => initiator.scan_as_use(token.0, handle, place, hash, config_id, now_ns),
                 false => initiator.scan(token.0, handle, place, hash, config_id, now_ns),
-            }
-        })
+            },
+        )
     }
 
     fn submit_vote(

@@ -373,8 +373,8 @@ impl<'a> Scene<'a> {
                     answer: BATCH_COUNT * answer,
                 };
                 let floor = self.floor(lens, 1)?;
-                let mut client =
-                    EchoClient::connect(floor.address, lens, EchoBy::Tcp).map_err(io_error("echo"))?;
+                let mut client = EchoClient::connect(floor.address, lens, EchoBy::Tcp)
+                    .map_err(io_error("echo"))?;
                 let before = floor.cpu().map_err(io_error("read its CPU"))?;
                 let round = |_| client.round().map_err(io_error("echo"));
                 let timed = timed(length, BATCH_COUNT as u64, round)?;

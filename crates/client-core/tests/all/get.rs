@@ -1036,8 +1036,7 @@ fn a_vote_alone_is_enough_beside_one_copy() {
             // Its data are not read before the other's have come.
             get.votes(1, 5, 1).waits();
         }
-        get.0
-            .handle_scar(0, present(0, 5, 1), &data, &check());
+        get.0.handle_scar(0, present(0, 5, 1), &data, &check());
         if !is_first {
             get.waits().votes(1, 5, 1);
         }

@@ -15,9 +15,9 @@
 //!
 //! Fields that a request does not use are zero.
 
-use crate::target::Expected;
 use super::{ANSWER_LEN, Malformed, is_zero, put, u16_at, u32_at, u64_at};
 use crate::limits::DATA_LEN_MAX;
+use crate::target::Expected;
 use trefoil_layout::KeyHash;
 
 const AT_HANDLE: usize = 8;

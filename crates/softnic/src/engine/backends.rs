@@ -188,7 +188,10 @@ impl Memory for Backends {
             return self.gone();
         };
         let begin = data.len();
-        let partition = slot.connection.view().partition(scan.place.into(), scan.hash);
+        let partition = slot
+            .connection
+            .view()
+            .partition(scan.place.into(), scan.hash);
         let ask = |view: &RegionView, data: &mut Vec<u8>| {
             // Before the bucket: what comes later changes it.
             let stamp = view.stamp_in(partition, scan.hash);

@@ -246,12 +246,12 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::sync::Arc;
     use trefoil_layout::KeyHash;
-    use trefoil_softnic_core::{ReadRange, Scan};
     use trefoil_softnic_core::limits::WINDOW_LEN;
     use trefoil_softnic_core::wire::{
         Answer, Ask, HEAD_LEN, Head, Hello, Kind, Open, OpenStatus, Opened, Region, Request,
         Status, Welcome,
     };
+    use trefoil_softnic_core::{ReadRange, Scan};
 
     /// Everybody reads zeroes.
     struct Zeroes;

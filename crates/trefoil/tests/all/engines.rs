@@ -1220,7 +1220,10 @@ fn of_three_copies_one_comes_over_the_wire() {
     let counted = engine.stop();
     let copies = counted["bytes_out"] as f64 / (GETS * LEN) as f64;
     // Some were late where this machine stood still, and the third was asked.
-    assert!((1.0..1.5).contains(&copies), "{copies} copies a GET: {counted:?}");
+    assert!(
+        (1.0..1.5).contains(&copies),
+        "{copies} copies a GET: {counted:?}"
+    );
     assert!(counted["scans"] >= 2 * GETS as u64, "{counted:?}");
 }
 
