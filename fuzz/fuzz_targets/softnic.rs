@@ -80,7 +80,7 @@ fuzz_target!(|bytes: &[u8]| {
     assert!(count <= 2 * WINDOW_LEN as usize);
     let mut courier = Courier::new(WINDOW_LEN);
     let hash = KeyHash { place: 1, tag: 8 };
-    let request = Request::Scan { place: 0, hash, config_id: 1, solicited: 4096, is_use: false };
+    let request = Request::Scan { place: 0, hash, config_id: 1, solicited: 4096, is_use: false, is_vote: false };
     courier.ask(Ask { id: 2, handle: 1, request });
     let mut payload = Vec::new();
     courier.next_payload(0, &mut payload);

@@ -293,6 +293,7 @@ fn scan(id: u64) -> Ask {
             config_id: 1,
             solicited: 4096,
             is_use: false,
+            is_vote: false,
         },
     }
 }
