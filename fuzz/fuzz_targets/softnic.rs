@@ -10,7 +10,7 @@ use trefoil_softnic_core::datagram::{Courier, PAYLOAD_LEN_MAX};
 use trefoil_softnic_core::limits::WINDOW_LEN;
 use trefoil_softnic_core::wire::{Ask, Request};
 use trefoil_softnic_core::wire::{Answer, Open, OpenStatus, Opened, RefusalCode, Status, Welcome};
-use trefoil_softnic_core::{Initiator, InitiatorOptions, Memory, ReadRange, Target};
+use trefoil_softnic_core::{Initiator, InitiatorOptions, Memory, ReadRange, Scan, Target};
 
 struct Zeros;
 
@@ -35,8 +35,8 @@ impl Memory for Zeros {
         })
     }
 
-    fn scan(&mut self, _: u32, _: u8, hash: KeyHash, _: u32, solicited: u32, data: &mut Vec<u8>) -> Answer {
-        let len = solicited.min(hash.tag as u32) & !7;
+    fn scan(&mut self, scan: &Scan, data: &mut Vec<u8>) -> Answer {
+        let len = scan.solicited.min(scan.hash.tag as u32) & !7;
         data.resize(data.len() + len as usize, 0);
         Answer { data_len: len, vote: Some(IndexVote::Unstable), ..Answer::bare(Status::Done) }
     }
@@ -80,7 +80,7 @@ fuzz_target!(|bytes: &[u8]| {
     assert!(count <= 2 * WINDOW_LEN as usize);
     let mut courier = Courier::new(WINDOW_LEN);
     let hash = KeyHash { place: 1, tag: 8 };
-    let request = Request::Scan { place: 0, hash, config_id: 1, solicited: 4096, is_use: false };
+    let request = Request::Scan { place: 0, hash, config_id: 1, solicited: 4096, is_use: false, is_vote: false };
     courier.ask(Ask { id: 2, handle: 1, request });
     let mut payload = Vec::new();
     courier.next_payload(0, &mut payload);

@@ -120,6 +120,16 @@ impl Port for ClientPort {
         each!(self, port => port.submit_scan(token, place, hash, is_use))
     }
 
+    fn submit_vote(
+        &mut self,
+        token: Token,
+        place: usize,
+        hash: KeyHash,
+        is_use: bool,
+    ) -> Progress<()> {
+        each!(self, port => port.submit_vote(token, place, hash, is_use))
+    }
+
     #[inline]
     fn send(
         &mut self,

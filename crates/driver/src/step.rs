@@ -177,7 +177,8 @@ impl<H: Host> Driver<H> {
         match step {
             GetStep::ReadIndex { replica } => self.read_index(at, op, replica, now),
             GetStep::ReadData { replica, pointer } => self.read_data(at, op, replica, pointer, now),
-            GetStep::Scan { replica } => self.scan(at, op, replica, now),
+            GetStep::Scan { replica } => self.scan(at, op, replica, true, now),
+            GetStep::Vote { replica } => self.scan(at, op, replica, false, now),
             GetStep::Ask { replica, by_rpc } => {
                 self.send(at, op, replica, Message::Lookup, by_rpc, now);
                 Flow::Again
@@ -255,7 +256,8 @@ impl<H: Host> Driver<H> {
         }
     }
 
-    fn scan(&mut self, at: u32, op: &mut Op, replica: usize, now: u64) -> Flow {
+    /// By way of an engine, with the data or for a vote alone.
+    fn scan(&mut self, at: u32, op: &mut Op, replica: usize, with_data: bool, now: u64) -> Flow {
         let token = self.slab.token(at);
         let (hash, id) = (op.hash, self.topology.id());
         let is_immutable = self.topology.mode() == Mode::R2Immutable;
@@ -281,7 +283,11 @@ impl<H: Host> Driver<H> {
         }
         // What is too long for a scan is asked for by a call.
         op.messages[replica] = Message::Lookup;
-        match near.submit_scan(token, replica, hash, is_use) {
+        let submitted = match with_data {
+            true => near.submit_scan(token, replica, hash, is_use),
+            false => near.submit_vote(token, replica, hash, is_use),
+        };
+        match submitted {
             Progress::Pending => self.owe_near(op, replica, token, now),
             Progress::Done(()) | Progress::Refused => self.fail(op, replica),
         }

@@ -118,7 +118,7 @@ pub enum Waited {
 /// What a poll delivers. Bytes are lent for the call.
 #[derive(Clone, Copy, Debug)]
 pub enum Completion<'a> {
-    /// Of [`Port::submit_index`].
+    /// Of [`Port::submit_index`] and [`Port::submit_vote`].
     Index(Token, IndexVote),
     /// Of [`Port::submit_data`].
     Data(Token, Result<&'a [u8], OutOfWindow>),
@@ -210,6 +210,18 @@ pub trait Port {
     /// Scans the bucket at the far side, and reads what it points at. With `is_use` the item
     /// that it finds is reported as read there.
     fn submit_scan(
+        &mut self,
+        token: Token,
+        place: usize,
+        hash: KeyHash,
+        is_use: bool,
+    ) -> Progress<()> {
+        let _ = (token, place, hash, is_use);
+        Progress::Refused
+    }
+
+    /// The same without the data: the vote alone comes, as [`Completion::Index`].
+    fn submit_vote(
         &mut self,
         token: Token,
         place: usize,

@@ -266,6 +266,17 @@ impl RegionView {
         }
     }
 
+    /// Fetches what a scan looks at first: [`RegionView::prefetch_bucket`], and the
+    /// stamp.
+    #[inline(always)]
+    pub fn prefetch_scan(&self, place: usize, hash: KeyHash) {
+        if let Some(home) = self.home(place, hash) {
+            home.prefetch(hash);
+            let stamp = control::stamp_word(home.partition(), self.windows.len(), hash);
+            self.control.words().prefetch_word(stamp);
+        }
+    }
+
     /// Fetches the lines of a data entry.
     #[inline(always)]
     pub fn prefetch_data(&self, pointer: Pointer) {

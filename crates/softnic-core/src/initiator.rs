@@ -6,7 +6,7 @@
 //! ```text
 //! new(options)                      HELLO is in output()
 //! open(id, …)                       may follow at once
-//! scan, read, touch                 are kept until flush(now): one frame for all of them
+//! scan, vote, read, touch           are kept until flush(now): one frame for all of them
 //! output(), sent(count)             what is to be written, and was
 //! handle(input, now, |event| …)     what came; returns the bytes that are done with
 //! is_silent(now)                    the engine owes something and says nothing: give it up
@@ -121,6 +121,19 @@ pub enum Event<'a> {
         /// What a fill must find again; read before the bucket.
         stamp: u64,
     },
+    /// Of [`Initiator::vote`].
+    Voted {
+        /// Its id.
+        id: u64,
+        /// The backend's.
+        handle: u32,
+        /// What the index says.
+        vote: IndexVote,
+        /// That the backend serves.
+        config_id: u32,
+        /// What a fill must find again; read before the bucket.
+        stamp: u64,
+    },
     /// Of [`Initiator::read`].
     Read {
         /// Its id.
@@ -175,6 +188,18 @@ impl Hasher for IdHasher {
         self.0
     }
 }
+
+/// What a scan is for.
+#[derive(Clone, Copy)]
+struct Wanted {
+    is_use: bool,
+    is_vote: bool,
+}
+
+const WITH_DATA: Wanted = Wanted {
+    is_use: false,
+    is_vote: false,
+};
 
 #[derive(Clone, Copy, Debug)]
 struct Pending {
@@ -268,7 +293,7 @@ impl Initiator {
         config_id: u32,
         now_ns: u64,
     ) {
-        self.scan_for(false, (id, handle), (place, hash), config_id, now_ns);
+        self.scan_for(WITH_DATA, (id, handle), (place, hash), config_id, now_ns);
     }
 
     /// The same, and what is found should not be evicted next: no touch has to say so.
@@ -281,12 +306,32 @@ impl Initiator {
         config_id: u32,
         now_ns: u64,
     ) {
-        self.scan_for(true, (id, handle), (place, hash), config_id, now_ns);
+        let wanted = Wanted {
+            is_use: true,
+            ..WITH_DATA
+        };
+        self.scan_for(wanted, (id, handle), (place, hash), config_id, now_ns);
+    }
+
+    /// Asks what a key's bucket says, and not for what it points at: [`Event::Voted`].
+    pub fn vote(
+        &mut self,
+        is_use: bool,
+        (id, handle): (u64, u32),
+        (place, hash): (u8, KeyHash),
+        config_id: u32,
+        now_ns: u64,
+    ) {
+        let wanted = Wanted {
+            is_use,
+            is_vote: true,
+        };
+        self.scan_for(wanted, (id, handle), (place, hash), config_id, now_ns);
     }
 
     fn scan_for(
         &mut self,
-        is_use: bool,
+        Wanted { is_use, is_vote }: Wanted,
         (id, handle): (u64, u32),
         (place, hash): (u8, KeyHash),
         config_id: u32,
@@ -296,8 +341,12 @@ impl Initiator {
             place,
             hash,
             config_id,
-            solicited: self.solicited,
+            solicited: match is_vote {
+                true => 0,
+                false => self.solicited,
+            },
             is_use,
+            is_vote,
         };
         self.ask(
             Ask {
@@ -569,6 +618,7 @@ impl Initiator {
         // One that was not sent yet cannot have been answered: its cost is not in it.
         self.used = self.used.checked_sub(cost(&ask)).ok_or(nobody)?;
         let is_scan = matches!(ask.request, Request::Scan { .. });
+        let is_vote = matches!(ask.request, Request::Scan { is_vote: true, .. });
         let unanswered = |why| Event::Unanswered {
             id,
             handle,
@@ -576,6 +626,13 @@ impl Initiator {
             is_scan,
         };
         match (answer.status, answer.vote) {
+            (Status::Done, Some(vote)) if is_vote => on(Event::Voted {
+                id,
+                handle,
+                vote,
+                config_id: answer.config_id,
+                stamp: answer.stamp,
+            }),
             (Status::Done, Some(vote)) if is_scan => {
                 if let IndexVote::Present { .. } = vote {
                     self.learn_len(data.len());
@@ -593,7 +650,7 @@ impl Initiator {
             (Status::Done, None) if !is_scan && data.len() == ask.solicited() as usize => {
                 on(Event::Read { id, handle, data });
             }
-            (Status::TooLong, _) if is_scan => {
+            (Status::TooLong, _) if is_scan && !is_vote => {
                 let len = answer.data_len;
                 if !self.ask_for_longer(pending, len) {
                     on(unanswered(Unanswered::TooLong { len }));

@@ -37,4 +37,4 @@ mod target;
 pub mod wire;
 
 pub use initiator::{Event, Initiator, InitiatorOptions, SessionError, Unanswered};
-pub use target::{Memory, ReadRange, Target, TargetError};
+pub use target::{Expected, Memory, ReadRange, Scan, Target, TargetError};

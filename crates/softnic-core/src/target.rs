@@ -7,7 +7,6 @@ use crate::wire::{
     Malformed, Open, OpenStatus, Opened, PROTOCOL_VERSION, Refusal, RefusalCode, Region, Request,
     Status, Welcome,
 };
-use trefoil_client_core::vote::IndexVote;
 use trefoil_layout::KeyHash;
 use trefoil_layout::limits::LAYOUT_VERSION;
 
@@ -22,19 +21,15 @@ pub trait Memory {
     /// A backend under a handle.
     fn open(&mut self, open: &Open) -> Result<Opened, OpenStatus>;
 
-    /// Reads the key's stamp, then scans the bucket of a key in whose cohort the backend has place `place`, under
-    /// the configuration that the client expects, and appends what it points at to
-    /// `data`: `solicited` bytes at most. The lease is looked at afterwards
-    /// ([`Memory::end_reads`]).
-    fn scan(
-        &mut self,
-        handle: u32,
-        place: u8,
-        hash: KeyHash,
-        config_id: u32,
-        solicited: u32,
-        data: &mut Vec<u8>,
-    ) -> Answer;
+    /// Reads the key's stamp, then scans its bucket under the configuration that the
+    /// client expects, and appends what it points at to `data`: as many bytes as were
+    /// solicited at most, none for a vote alone. If the scan is a use, the item that it finds is noted as read.
+    /// The lease is looked at afterwards ([`Memory::end_reads`]).
+    fn scan(&mut self, scan: &Scan, data: &mut Vec<u8>) -> Answer;
+
+    /// These scans follow, in this order: what they look at may be fetched. Nobody has
+    /// judged them.
+    fn expect(&mut self, _scans: impl Iterator<Item = Expected> + Clone) {}
 
     /// Appends the `len` bytes at `offset` of a region to `data`; of the index, if that
     /// is still the window of that partition. The lease is looked at afterwards.
@@ -53,19 +48,6 @@ pub trait Memory {
     /// An answer was thrown away for that.
     fn lapsed(&mut self, _handle: u32) {}
 
-    /// A scan that is a use has found an item in this slot.
-    fn used(&mut self, handle: u32, place: u8, hash: KeyHash, slot_number: u32) {
-        let _ = slot_number;
-        self.touch(handle, place, hash);
-    }
-
-    /// A scan for this key is a few requests away: what it looks at first may be fetched.
-    fn expect_scan(&mut self, _handle: u32, _place: u8, _hash: KeyHash) {}
-
-    /// It is fewer requests away, and what was fetched has come: what that points at may be
-    /// fetched, too.
-    fn expect_data(&mut self, _handle: u32, _place: u8, _hash: KeyHash) {}
-
     /// A hit has read this item.
     fn touch(&mut self, handle: u32, place: u8, hash: KeyHash);
 
@@ -73,6 +55,38 @@ pub trait Memory {
     fn counters(&mut self) -> CounterValues {
         CounterValues::default()
     }
+}
+
+/// What a scan asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scan {
+    /// Of the backend.
+    pub handle: u32,
+    /// The backend's place in the key's cohort.
+    pub place: u8,
+    /// Of the key.
+    pub hash: KeyHash,
+    /// That the client expects.
+    pub config_id: u32,
+    /// Longest data that it takes.
+    pub solicited: u32,
+    /// Whether what is found should not be evicted next.
+    pub is_use: bool,
+    /// Whether the vote alone is wanted.
+    pub is_vote: bool,
+}
+
+/// Where a scan will look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Expected {
+    /// Of the backend.
+    pub handle: u32,
+    /// The backend's place in the key's cohort.
+    pub place: u8,
+    /// Of the key.
+    pub hash: KeyHash,
+    /// Whether it reads what it finds.
+    pub has_data: bool,
 }
 
 /// What a read copies.
@@ -233,36 +247,61 @@ fn carry_out(
     if solicited > window as usize {
         return Err(Malformed("more is solicited at once than the window holds"));
     }
+    if let [item] = items {
+        return carry_out_one(item, memory, out);
+    }
     let begin = out.len();
     let mut places = [(0, 0); ASK_COUNT_MAX];
     let mut answered = 0;
     let mut frame = AnswersFrame::default();
-    let ahead = Ahead::of(items);
-    ahead.begin(memory);
-    for (at, item) in items.iter().enumerate() {
-        ahead.pass(at, memory);
-        let ask = match Ask::decode(item) {
-            Ok(ask) => ask,
-            Err(error) => {
-                out.truncate(begin);
-                return Err(error);
-            }
-        };
-        if let Request::Touch { place, hash } = ask.request {
-            memory.touch(ask.handle, place, hash);
-            continue;
+    for group in items.chunks(GROUP_COUNT) {
+        // What few look at they wait for here as long as there.
+        if group.len() >= EXPECTED_COUNT_MIN {
+            memory.expect(group.iter().filter_map(Ask::expected));
         }
-        frame.begin_item(out);
-        places[answered] = (out.len(), ask.handle);
-        answered += 1;
-        execute(&ask, memory, out);
-        frame.end_item(out);
+        for item in group {
+            let ask = match Ask::decode(item) {
+                Ok(ask) => ask,
+                Err(error) => {
+                    out.truncate(begin);
+                    return Err(error);
+                }
+            };
+            if let Request::Touch { place, hash } = ask.request {
+                memory.touch(ask.handle, place, hash);
+                continue;
+            }
+            frame.begin_item(out);
+            places[answered] = (out.len(), ask.handle);
+            answered += 1;
+            execute(&ask, memory, out);
+            frame.end_item(out);
+        }
     }
     frame.end(out);
     if !conclude(&places[..answered], memory, out) {
         out.truncate(begin);
         carry_out_again(items, memory, out)?;
     }
+    Ok(())
+}
+
+/// A frame of one request, as most clients send that look up one key after another.
+fn carry_out_one(
+    item: &[u8; ASK_LEN],
+    memory: &mut impl Memory,
+    out: &mut Vec<u8>,
+) -> Result<(), Malformed> {
+    let ask = Ask::decode(item)?;
+    if let Request::Touch { place, hash } = ask.request {
+        memory.touch(ask.handle, place, hash);
+        return Ok(());
+    }
+    let mut frame = AnswersFrame::default();
+    frame.begin_item(out);
+    execute_alone(&ask, memory, out);
+    frame.end_item(out);
+    frame.end(out);
     Ok(())
 }
 
@@ -319,59 +358,18 @@ pub(crate) fn execute_alone(ask: &Ask, memory: &mut impl Memory, out: &mut Vec<u
     out.extend_from_slice(&Answer::bare(Status::Lapsed).encode(ask.id));
 }
 
-/// Requests between the fetch of a key's bucket, and of its data, and the scan: enough to
-/// hide the latency of memory, few enough for what was fetched to be there still.
-const BUCKET_AHEAD: usize = 12;
-const DATA_AHEAD: usize = 6;
-/// Requests of a frame for which that is worth it.
-const AHEAD_COUNT_MIN: usize = 4;
-
-/// Has memory fetched for scans of a frame that are still to come.
-struct Ahead<'a> {
-    items: &'a [[u8; ASK_LEN]],
-}
-
-impl<'a> Ahead<'a> {
-    fn of(items: &'a [[u8; ASK_LEN]]) -> Self {
-        Ahead {
-            // The first of a few would wait for its memory here instead.
-            items: match items.len() >= AHEAD_COUNT_MIN {
-                true => items,
-                false => &[],
-            },
-        }
-    }
-
-    /// Before the first request.
-    fn begin(&self, memory: &mut impl Memory) {
-        (0..BUCKET_AHEAD).for_each(|at| self.expect_scan(at, memory));
-        (0..DATA_AHEAD).for_each(|at| self.expect_data(at, memory));
-    }
-
-    /// Before each request.
-    fn pass(&self, at: usize, memory: &mut impl Memory) {
-        self.expect_scan(at + BUCKET_AHEAD, memory);
-        self.expect_data(at + DATA_AHEAD, memory);
-    }
-
-    fn expect_scan(&self, at: usize, memory: &mut impl Memory) {
-        if let Some((handle, place, hash)) = self.items.get(at).and_then(Ask::scanned) {
-            memory.expect_scan(handle, place, hash);
-        }
-    }
-
-    fn expect_data(&self, at: usize, memory: &mut impl Memory) {
-        if let Some((handle, place, hash)) = self.items.get(at).and_then(Ask::scanned) {
-            memory.expect_data(handle, place, hash);
-        }
-    }
-}
+/// Requests of which memory is fetched together, before the first of them is carried out:
+/// enough for the memory's latencies to pass beside one another, few enough for what was
+/// fetched to be there still.
+const GROUP_COUNT: usize = 32;
+/// Requests for which that is worth it.
+const EXPECTED_COUNT_MIN: usize = 4;
 
 /// Carries a request out that is answered, and appends the answer and its data, of which
 /// nobody has looked yet whether they may leave the host.
 fn execute(ask: &Ask, memory: &mut impl Memory, out: &mut Vec<u8>) -> Status {
     let at = out.len();
-    out.resize(at + ANSWER_LEN, 0);
+    out.extend_from_slice(&[0; ANSWER_LEN]);
     let handle = ask.handle;
     let answer = match ask.request {
         Request::Scan {
@@ -380,15 +378,18 @@ fn execute(ask: &Ask, memory: &mut impl Memory, out: &mut Vec<u8>) -> Status {
             config_id,
             solicited,
             is_use,
+            is_vote,
         } => {
-            let answer = memory.scan(handle, place, hash, config_id, solicited, out);
-            if is_use
-                && answer.status == Status::Done
-                && let Some(IndexVote::Present { slot_number, .. }) = answer.vote
-            {
-                memory.used(handle, place, hash, slot_number);
-            }
-            answer
+            let scan = Scan {
+                handle,
+                place,
+                hash,
+                config_id,
+                solicited,
+                is_use,
+                is_vote,
+            };
+            memory.scan(&scan, out)
         }
         Request::Read {
             region,
@@ -413,7 +414,9 @@ fn execute(ask: &Ask, memory: &mut impl Memory, out: &mut Vec<u8>) -> Status {
         data_len == answer.data_follows() && data_len <= ask.solicited() as usize,
         "the memory has appended what it was not asked for"
     );
-    out[at..at + ANSWER_LEN].copy_from_slice(&answer.encode(ask.id));
+    if let Some(item) = out[at..].first_chunk_mut() {
+        answer.encode_into(ask.id, item);
+    }
     answer.status
 }
 
@@ -430,7 +433,7 @@ impl AnswersFrame {
         if self.begin.is_none() {
             self.begin = Some(out.len());
             self.count = 0;
-            out.resize(out.len() + HEAD_LEN, 0);
+            out.extend_from_slice(&[0; HEAD_LEN]);
         }
     }
 

@@ -246,6 +246,28 @@ impl EnginePort {
     fn core(&self) -> MutexGuard<'_, Core> {
         self.session.core()
     }
+
+    /// Asks for something by `ask`, which is given handle, place, config id and the time.
+    fn submit(
+        &self,
+        place: usize,
+        ask: impl FnOnce(&mut Initiator, u32, u8, u32, u64),
+    ) -> Progress<()> {
+        let Ok(place) = u8::try_from(place) else {
+            return Progress::Refused;
+        };
+        let mut core = self.core();
+        // Since when the engine owes something matters of the first request only.
+        let now_ns = match core.initiator.owes() {
+            true => 0,
+            false => monotonic_ns(),
+        };
+        let (handle, config_id) = (self.handle, self.config_id);
+        ask(&mut core.initiator, handle, place, config_id, now_ns);
+        core.submitted(&self.session.socket);
+        self.session.tell_backlog(&core);
+        Progress::Pending
+    }
 }
 
 fn agreement(opened: &Opened) -> Agreement {
@@ -344,6 +366,7 @@ impl Core {
         let taken = self.initiator.handle(input, monotonic_ns(), |event| {
             let handle = match event {
                 Event::Scanned { handle, .. }
+                | Event::Voted { handle, .. }
                 | Event::Read { handle, .. }
                 | Event::Unanswered { handle, .. } => handle,
                 Event::Opened { .. } | Event::Counters(_) => return,
@@ -355,7 +378,7 @@ impl Core {
                 return;
             }
             port.hear(&event);
-            if let Event::Scanned { id, stamp, .. } = event {
+            if let Event::Scanned { id, stamp, .. } | Event::Voted { id, stamp, .. } = event {
                 on(Completion::Stamp(Token(id), stamp));
             }
             if let Some(completion) = completion(&event) {
@@ -379,8 +402,14 @@ impl PortState {
             Event::Scanned {
                 vote: IndexVote::ConfigChanged { found },
                 ..
+            }
+            | Event::Voted {
+                vote: IndexVote::ConfigChanged { found },
+                ..
             } => self.served = found,
-            Event::Scanned { config_id, .. } => self.served = config_id,
+            Event::Scanned { config_id, .. } | Event::Voted { config_id, .. } => {
+                self.served = config_id;
+            }
             Event::Unanswered {
                 why: Unanswered::Gone | Unanswered::Lapsed,
                 ..
@@ -401,6 +430,7 @@ fn completion<'a>(event: &Event<'a>) -> Option<Completion<'a>> {
             flush_floor,
             ..
         } => Some(Completion::Scan(Token(id), vote, data, flush_floor)),
+        Event::Voted { id, vote, .. } => Some(Completion::Index(Token(id), vote)),
         Event::Read { id, data, .. } => Some(Completion::Data(Token(id), Ok(data))),
         Event::Unanswered {
             id, why, is_scan, ..
@@ -505,24 +535,25 @@ impl Port for EnginePort {
         hash: KeyHash,
         is_use: bool,
     ) -> Progress<()> {
-        let Ok(place) = u8::try_from(place) else {
-            return Progress::Refused;
-        };
-        let (handle, config_id) = (self.handle, self.config_id);
-        let mut core = self.core();
-        // Since when the engine owes something matters of the first request only.
-        let now_ns = match core.initiator.owes() {
-            true => 0,
-            false => monotonic_ns(),
-        };
-        let initiator = &mut core.initiator;
-        match is_use {
-            true => initiator.scan_as_use(token.0, handle, place, hash, config_id, now_ns),
-            false => initiator.scan(token.0, handle, place, hash, config_id, now_ns),
-        }
-        core.submitted(&self.session.socket);
-        self.session.tell_backlog(&core);
-        Progress::Pending
+        self.submit(
+            place,
+            |initiator, handle, place, config_id, now_ns| match is_use {
+                true => initiator.scan_as_use(token.0, handle, place, hash, config_id, now_ns),
+                false => initiator.scan(token.0, handle, place, hash, config_id, now_ns),
+            },
+        )
+    }
+
+    fn submit_vote(
+        &mut self,
+        token: Token,
+        place: usize,
+        hash: KeyHash,
+        is_use: bool,
+    ) -> Progress<()> {
+        self.submit(place, |initiator, handle, place, config_id, now_ns| {
+            initiator.vote(is_use, (token.0, handle), (place, hash), config_id, now_ns);
+        })
     }
 
     fn send(&mut self, _: Token, _: TopologyId, _: &Request<'_>) -> Result<(), SendError> {

@@ -5,6 +5,9 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use super::NetworkBenchError;
+use super::echo::EchoLens;
+use trefoil_client::{Client, Completion, Lookup};
 use trefoil_layout::KeyHasher;
 use trefoil_softnic_core::{Event, Initiator, InitiatorOptions};
 
@@ -20,12 +23,23 @@ const PLACE: u8 = 0;
 pub struct CrowdOptions<'a> {
     /// The server.
     pub address: SocketAddr,
-    /// Of the cell whose engine it is; `None`: it is memcached.
-    pub engine: Option<EngineKeys<'a>>,
+    /// What it is.
+    pub whom: Whom<'a>,
     /// Requests that each connection has under way.
     pub depth: usize,
     /// Length of every value.
     pub value_len: usize,
+}
+
+/// Who is asked.
+#[derive(Debug, Clone, Copy)]
+pub enum Whom<'a> {
+    /// An engine.
+    Engine(EngineKeys<'a>),
+    /// memcached.
+    Memcached,
+    /// A server that answers so many bytes with so many.
+    Echo(EchoLens),
 }
 
 /// What lets one ask an engine.
@@ -43,13 +57,53 @@ pub fn crowd(
     keys: &[Vec<u8>],
     length: Duration,
 ) -> io::Result<(u64, Duration)> {
-    let mut connections = connect(options)?;
+    ask_all(&mut connect(options)?, options, keys, length)
+}
+
+/// The same by connections that there are.
+pub(super) fn ask_all(
+    connections: &mut [Connection],
+    options: &CrowdOptions<'_>,
+    keys: &[Vec<u8>],
+    length: Duration,
+) -> io::Result<(u64, Duration)> {
     let mut received = vec![0; RECEIVE_LEN];
     let begin = Instant::now();
     let mut count = 0;
     while begin.elapsed() < length {
-        for connection in &mut connections {
+        for connection in &mut *connections {
             count += connection.turn(options, keys, &mut received)?;
+        }
+    }
+    Ok((count, begin.elapsed()))
+}
+
+/// The same by clients as applications have them, one GET at a time each; of the values,
+/// those count that came.
+pub(super) fn crowd_of_clients(
+    clients: &mut [Client],
+    keys: &[Vec<u8>],
+    value_len: usize,
+    length: Duration,
+) -> Result<(u64, Duration), NetworkBenchError> {
+    let (mut asked, mut count) = (0_usize, 0);
+    let begin = Instant::now();
+    while begin.elapsed() < length {
+        for client in &mut *clients {
+            let mut is_missed = false;
+            client.poll(&mut |_, completion| match completion {
+                Completion::Lookup(Ok(Lookup::Hit(hit))) if hit.value.len() == value_len => {
+                    count += 1;
+                }
+                _ => is_missed = true,
+            });
+            if is_missed {
+                return Err(NetworkBenchError::Miss("one of many clients".to_owned()));
+            }
+            if client.in_flight() == 0 {
+                asked += 7919;
+                client.submit_get(&keys[asked % keys.len()], 0);
+            }
         }
     }
     Ok((count, begin.elapsed()))
@@ -66,7 +120,7 @@ pub(super) struct Connection {
     stream: TcpStream,
     /// With an engine.
     session: Option<Session>,
-    /// What memcached still has to say, in bytes.
+    /// What anybody but an engine still has to say, in bytes.
     owed_len: usize,
     /// Requests of which answers are not there.
     owed: usize,
@@ -86,9 +140,9 @@ impl Connection {
     fn open(options: &CrowdOptions<'_>, next: usize) -> io::Result<Self> {
         let mut stream = TcpStream::connect(options.address)?;
         stream.set_nodelay(true)?;
-        let session = match &options.engine {
-            None => None,
-            Some(keys) => Some(Session::open(&mut stream, keys)?),
+        let session = match &options.whom {
+            Whom::Engine(keys) => Some(Session::open(&mut stream, keys)?),
+            Whom::Memcached | Whom::Echo(_) => None,
         };
         stream.set_nonblocking(true)?;
         Ok(Connection {
@@ -140,9 +194,13 @@ impl Connection {
         for _ in 0..options.depth {
             self.next += 7919;
             let key = &keys[self.next % keys.len()];
-            match &mut self.session {
-                Some(session) => session.ask(self.next as u64, key),
-                None => {
+            match (&mut self.session, options.whom) {
+                (Some(session), _) => session.ask(self.next as u64, key),
+                (None, Whom::Echo(lens)) => {
+                    self.out.resize(self.out.len() + lens.ask, 0);
+                    self.owed_len += lens.answer;
+                }
+                (None, _) => {
                     self.out.extend_from_slice(b"get ");
                     self.out.extend_from_slice(key);
                     self.out.extend_from_slice(b"\r\n");

@@ -7,10 +7,11 @@
 
 mod crowd;
 mod echo;
+mod floor;
 mod report;
 mod trials;
 
-pub use crowd::{CONNECTIONS_COUNT, CrowdOptions, EngineKeys, crowd};
+pub use crowd::{CONNECTIONS_COUNT, CrowdOptions, EngineKeys, Whom, crowd};
 pub use echo::{Echo, EchoBy, EchoClient, EchoLens};
 pub use report::{Case, Report, Row};
 pub use trials::{Figure, Finding, Trial, TrialReport};
@@ -33,6 +34,8 @@ use crate::peer::{
 use crate::server::{EngineGuard, EngineSetup, Server, ServerOptions};
 use crate::target::trefoil::Trefoil;
 use crate::target::{GetOutcome, Target, TargetError};
+use crowd::{ask_all, connect, crowd_of_clients};
+use floor::Floor;
 use trials::Ground;
 
 /// Where servers run, and where the client does.
@@ -48,6 +51,9 @@ const DEPTH: usize = 32;
 /// frame, request; frame, answer, the item's head and its key.
 const ASK_LEN: usize = 8 + 48;
 const ANSWER_LEN: usize = 8 + 80 + 48;
+/// The same of a request and its answer in a batch, where frames hardly count.
+const ASK_OF_BATCH_LEN: usize = 48;
+const ANSWER_OF_BATCH_LEN: usize = 80 + 48;
 /// The same in datagrams: head and seal, attempt, request; head and seal, head of a piece,
 /// answer, the item's head and its key.
 const UDP_ASK_LEN: usize = DATAGRAM_HEAD_LEN + TAG_LEN + REQUEST_LEN;
@@ -195,12 +201,13 @@ struct Scene<'a> {
     secrets: &'a Secrets,
 }
 
-/// A cell, and three engines beside it, of which only one is used at a time.
+/// A cell, and engines beside it, of which only one is used at a time.
 struct Stand {
     cell: Server,
     spinning: EngineGuard,
     adaptive: EngineGuard,
     encrypted: EngineGuard,
+    encrypted_adaptive: EngineGuard,
 }
 
 impl<'a> Scene<'a> {
@@ -251,12 +258,15 @@ impl<'a> Scene<'a> {
                 host.enter(|| EngineGuard::start(&setup))
             };
             let (spinning, adaptive) = (engine(Some(ALWAYS), None)??, engine(None, None)??);
-            let encrypted = engine(Some(ALWAYS), Some(&secrets.certs.join("server")))??;
+            let certs = secrets.certs.join("server");
+            let encrypted = engine(Some(ALWAYS), Some(&certs))??;
+            let encrypted_adaptive = engine(None, Some(&certs))??;
             Ok(Stand {
                 cell,
                 spinning,
                 adaptive,
                 encrypted,
+                encrypted_adaptive,
             })
         };
         Ok(Scene {
@@ -275,7 +285,7 @@ impl<'a> Scene<'a> {
         pin_current_thread(CLIENT_CORE).map_err(io_error("pin a thread"))?;
         let length = Duration::from_secs_f64(options.seconds);
         let client_of = |stand: &Stand, engine: SocketAddr, tls: Option<Tls>| {
-            let engine_datagrams = case == Case::ScarUdp;
+            let engine_datagrams = matches!(case, Case::ScarUdp | Case::CrowdUdp);
             let cell = connect_to(&stand.cell.address, tls)?;
             let mut client = cell.client(Options {
                 engine: Some(engine),
@@ -284,6 +294,10 @@ impl<'a> Scene<'a> {
             });
             await_engine(&mut client)?;
             Ok::<_, NetworkBenchError>(Trefoil::new(client))
+        };
+        let client_tls = || {
+            let files = CertFiles::in_directory(&self.secrets.certs.join("client"));
+            Tls::read(&files, CertUse::Client).map_err(cell_error)
         };
         let memcached = |waiting| Memcached::connect(self.memcached.endpoint(), waiting);
         let peer = self.memcached.pid();
@@ -299,9 +313,7 @@ impl<'a> Scene<'a> {
                 self.gets_by_engine(&mut target, Some(one.adaptive.pid), length)
             }
             Case::ScarTls | Case::ScarUdp => {
-                let files = CertFiles::in_directory(&self.secrets.certs.join("client"));
-                let tls = Tls::read(&files, CertUse::Client).map_err(cell_error)?;
-                let mut target = client_of(one, one.encrypted.address, Some(tls))?;
+                let mut target = client_of(one, one.encrypted.address, Some(client_tls()?))?;
                 self.gets_by_engine(&mut target, None, length)
             }
             Case::ScarQuorum => {
@@ -327,47 +339,110 @@ impl<'a> Scene<'a> {
                     token: &token,
                 };
                 let (address, pid) = (one.adaptive.address, one.adaptive.pid);
-                self.crowd(case, address, Some(keys), pid, length)
+                self.crowd(case, address, Whom::Engine(keys), || cpu(Some(pid)), length)
             }
             Case::CrowdMemcached | Case::CrowdDeepMemcached => match self.memcached.endpoint() {
-                Endpoint::Tcp(address) => self.crowd(case, *address, None, peer, length),
+                Endpoint::Tcp(address) => {
+                    self.crowd(case, *address, Whom::Memcached, || cpu(Some(peer)), length)
+                }
                 Endpoint::Unix(_) => unreachable!("it was started on TCP"),
             },
+            Case::CrowdUdp => {
+                let engine = &one.encrypted_adaptive;
+                let client = |_| {
+                    let target = client_of(one, engine.address, Some(client_tls()?))?;
+                    Ok(target.into_client())
+                };
+                let clients: Result<Vec<Client>, NetworkBenchError> =
+                    (0..CONNECTIONS_COUNT).map(client).collect();
+                self.clients(clients?, engine.pid, length)
+            }
+            Case::CrowdEcho => {
+                let lens = EchoLens {
+                    ask: ASK_LEN,
+                    answer: ANSWER_LEN + self.value_len.next_multiple_of(8),
+                };
+                let floor = self.floor(lens, CONNECTIONS_COUNT)?;
+                let cpu = || floor.cpu().map(Some).map_err(io_error("read its CPU"));
+                self.crowd(case, floor.address, Whom::Echo(lens), cpu, length)
+            }
+            Case::EchoMany => {
+                let answer = ANSWER_OF_BATCH_LEN + self.value_len.next_multiple_of(8);
+                let lens = EchoLens {
+                    ask: BATCH_COUNT * ASK_OF_BATCH_LEN,
+                    answer: BATCH_COUNT * answer,
+                };
+                let floor = self.floor(lens, 1)?;
+                let mut client = EchoClient::connect(floor.address, lens, EchoBy::Tcp)
+                    .map_err(io_error("echo"))?;
+                let before = floor.cpu().map_err(io_error("read its CPU"))?;
+                let round = |_| client.round().map_err(io_error("echo"));
+                let timed = timed(length, BATCH_COUNT as u64, round)?;
+                let after = floor.cpu().map_err(io_error("read its CPU"))?;
+                Ok(Row::of(&timed, Some(after.saturating_sub(before))))
+            }
             Case::MemcachedMany => self.batches(&mut memcached(Waiting::Spinning)?, peer, length),
         }
+    }
+
+    fn floor(&self, lens: EchoLens, connections: usize) -> Result<Floor, NetworkBenchError> {
+        let floor = Floor::start(&self.server, SERVER_CORE, lens, connections);
+        floor.map_err(io_error("start a bare echo"))
     }
 
     fn crowd(
         &self,
         case: Case,
         address: SocketAddr,
-        engine: Option<EngineKeys<'_>>,
-        server: u32,
+        whom: Whom<'_>,
+        cpu: impl Fn() -> Result<Option<Duration>, NetworkBenchError>,
         length: Duration,
     ) -> Result<Row, NetworkBenchError> {
         let options = CrowdOptions {
             address,
-            engine,
+            whom,
             depth: match case {
                 Case::CrowdDeep | Case::CrowdDeepMemcached => DEPTH,
                 _ => 1,
             },
             value_len: self.value_len,
         };
+        let asking = || io_error(asked_at(address));
+        // Whoever listens has CPU to spend on connections first.
+        let mut connections = connect(&options).map_err(asking())?;
+        let before = cpu()?;
+        let asked = ask_all(&mut connections, &options, &self.keys, length);
+        let (operations, elapsed) = asked.map_err(asking())?;
+        let timed = Timed {
+            latency: Latency::default(),
+            operations,
+            elapsed,
+        };
+        let row = Row::of(&timed, cpu_between(before, cpu()?));
+        Ok(match whom {
+            // Nothing else was asked.
+            Whom::Engine(_) => row.by_engine(true),
+            Whom::Memcached | Whom::Echo(_) => row,
+        })
+    }
+
+    /// Many clients, one GET at a time each, and whether an engine is in use to the end.
+    fn clients(
+        &self,
+        mut clients: Vec<Client>,
+        server: u32,
+        length: Duration,
+    ) -> Result<Row, NetworkBenchError> {
         let before = cpu(Some(server))?;
-        let (operations, elapsed) =
-            crowd(&options, &self.keys, length).map_err(io_error(asked_at(address)))?;
+        let asked = crowd_of_clients(&mut clients, &self.keys, self.value_len, length);
+        let (operations, elapsed) = asked?;
         let timed = Timed {
             latency: Latency::default(),
             operations,
             elapsed,
         };
         let row = Row::of(&timed, cpu_between(before, cpu(Some(server))?));
-        Ok(match engine {
-            // Nothing else was asked.
-            Some(_) => row.by_engine(true),
-            None => row,
-        })
+        Ok(row.by_engine(clients.iter_mut().all(goes_by_engine)))
     }
 
     fn echo(&self, case: Case, length: Duration) -> Result<Row, NetworkBenchError> {

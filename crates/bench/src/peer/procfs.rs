@@ -45,6 +45,17 @@ pub fn cpu_time(pid: u32) -> Result<Duration, PeerError> {
     Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
 }
 
+/// CPU time of one thread of this process.
+pub(crate) fn thread_cpu_time(thread: i32) -> io::Result<Duration> {
+    let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/schedstat"))?;
+    let first = text.split_whitespace().next();
+    let nanoseconds = first.and_then(|first| first.parse().ok());
+    match nanoseconds {
+        Some(nanoseconds) => Ok(Duration::from_nanos(nanoseconds)),
+        None => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
 /// The processes that a process has started and not reaped; none if it is gone.
 pub fn children(pid: u32) -> Vec<u32> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));

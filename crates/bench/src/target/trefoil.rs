@@ -18,6 +18,11 @@ impl Trefoil {
         Self { client }
     }
 
+    /// The client alone.
+    pub fn into_client(self) -> Client {
+        self.client
+    }
+
     /// The client, for its counters.
     pub fn client(&mut self) -> &mut Client {
         &mut self.client

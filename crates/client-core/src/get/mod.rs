@@ -12,6 +12,7 @@
 //!                                   outside: handle_out_of_window
 //!                                   inside:  copy the bytes -> handle_data, or handle_failure
 //!         Scan { replica }       => SCAR, both in one      -> handle_scar, or handle_failure
+//!         Vote { replica }       => its first half         -> handle_index, or handle_failure
 //!         Ask { replica, .. }    => lookup by message      -> handle_answer, or handle_failure,
 //!                                   or handle_refused, if whoever was asked ends or moves and
 //!                                   says so
@@ -91,6 +92,9 @@ pub enum Strategy {
     TwoReads,
     /// One request to a software NIC, which scans the bucket and reads the data.
     Scar,
+    /// The same without the data: its vote alone comes. If the data turn out to be wanted
+    /// of this replica, it is asked again by `Scar`.
+    Vote,
     /// A message to the backend over the fabric.
     Message,
     /// An RPC to the backend.
@@ -178,6 +182,11 @@ pub enum GetStep {
     },
     /// Scan and read by the software NIC.
     Scan {
+        /// Place in the cohort.
+        replica: usize,
+    },
+    /// Scan by the software NIC, without reading.
+    Vote {
         /// Place in the cohort.
         replica: usize,
     },

@@ -142,7 +142,10 @@ impl<const N: usize> Get<N> {
             if self.replicas[number].data != Data::Unread {
                 return;
             }
-            if matches!(self.votes[number], Vote::Present { .. }) {
+            // Whoever was asked for a vote alone was because another brings the data.
+            if matches!(self.votes[number], Vote::Present { .. })
+                && self.replicas[number].strategy != Strategy::Vote
+            {
                 first = first.or(Some(number));
             }
         }
@@ -154,8 +157,21 @@ impl<const N: usize> Get<N> {
     #[inline(always)]
     pub(super) fn read_data(&mut self, number: usize) {
         let replica = &mut self.replicas[number];
+        if replica.strategy == Strategy::Vote {
+            return self.vote_with_data(number);
+        }
         replica.data = Data::Reading;
         replica.work = Work::Data;
+    }
+
+    /// Of one that was asked for its vote alone the data are wanted: they come with another
+    /// vote.
+    #[cold]
+    fn vote_with_data(&mut self, number: usize) {
+        self.clear(number);
+        let replica = &mut self.replicas[number];
+        replica.strategy = Strategy::Scar;
+        replica.work = Work::Lookup;
     }
 
     /// Brings in spare replicas as long as those asked cannot decide it.

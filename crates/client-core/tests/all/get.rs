@@ -1015,6 +1015,63 @@ fn messages_and_scar_bring_vote_and_data_at_once() {
     assert_eq!(get.0.touched_slot(2), Some(2));
 }
 
+/// One replica sends the data along, another its vote alone.
+fn by_one_copy() -> Script<3> {
+    let plan = Plan {
+        strategies: [Strategy::Scar, Strategy::Vote, Strategy::Scar],
+        ..Plan::frugal(0)
+    };
+    let mut get = Script::<3>::with(&plan, Limits::until(u64::MAX));
+    get.asks(GetStep::Scan { replica: 0 });
+    get.asks(GetStep::Vote { replica: 1 }).waits();
+    get
+}
+
+#[test]
+fn a_vote_alone_is_enough_beside_one_copy() {
+    let data = bytes_of(KEY, 5, 0);
+    for is_first in [false, true] {
+        let mut get = by_one_copy();
+        if is_first {
+            // Its data are not read before the other's have come.
+            get.votes(1, 5, 1).waits();
+        }
+        get.0.handle_scar(0, present(0, 5, 1), &data, &check());
+        if !is_first {
+            get.waits().votes(1, 5, 1);
+        }
+        get.hit(0, 5);
+        assert_eq!(get.0.touched_slot(1), Some(1));
+    }
+}
+
+#[test]
+fn where_data_are_wanted_of_a_vote_alone_it_votes_again_with_them() {
+    let (old, new) = (bytes_of(KEY, 4, 0), bytes_of(KEY, 5, 0));
+    let mut get = by_one_copy();
+    get.0.handle_scar(0, present(0, 4, 1), &old, &check());
+    get.votes(1, 5, 1);
+    // The third decides, and has data.
+    get.asks(GetStep::Scan { replica: 2 });
+    get.0.handle_scar(2, present(2, 5, 1), &new, &check());
+    get.hit(2, 5);
+
+    // The third is asked because the first is late, and tells of its vote alone, too.
+    let plan = Plan {
+        strategies: [Strategy::Scar, Strategy::Vote, Strategy::Vote],
+        hedge_after_ns: 10,
+        ..Plan::frugal(0)
+    };
+    let mut get = Script::<3>::with(&plan, Limits::until(u64::MAX));
+    get.asks(GetStep::Scan { replica: 0 });
+    get.asks(GetStep::Vote { replica: 1 }).waits();
+    assert_eq!(get.0.poll(10), GetStep::Vote { replica: 2 });
+    get.votes(1, 5, 1).votes(2, 5, 1);
+    get.asks(GetStep::Scan { replica: 1 }).waits();
+    get.0.handle_scar(1, present(1, 5, 1), &new, &check());
+    get.hit(1, 5);
+}
+
 #[test]
 fn an_overflowed_bucket_is_asked_by_message() {
     let mut get = Script::<1>::new();

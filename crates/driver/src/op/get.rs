@@ -59,7 +59,12 @@ impl AnyPlan {
 /// Whether one of those that are asked takes its time, and is worth an order.
 #[inline(always)]
 pub(crate) fn waits(strategies: &[Strategy]) -> bool {
-    let waits = |strategy: &Strategy| matches!(strategy, Strategy::Scar | Strategy::Message);
+    let waits = |strategy: &Strategy| {
+        matches!(
+            strategy,
+            Strategy::Scar | Strategy::Vote | Strategy::Message
+        )
+    };
     strategies.iter().any(waits)
 }
 
@@ -75,6 +80,20 @@ pub(crate) fn suit<const N: usize>(plan: &mut Plan<N>, order: Option<Order>) {
         plan.preferred = order.first.unwrap_or(plan.preferred) % N;
         if order.asks_all {
             plan.fan_out = N;
+        }
+    }
+    leave_out_data(plan);
+}
+
+/// Of two replicas that are asked by way of engines only the first sends the data along:
+/// the other's vote is enough, and its copy would cost as much again on the wire. The third,
+/// which is asked when these are late, sends them again.
+#[inline]
+fn leave_out_data<const N: usize>(plan: &mut Plan<N>) {
+    if N == 3 {
+        let second = (plan.preferred + 1) % N;
+        if plan.strategies[second] == Strategy::Scar {
+            plan.strategies[second] = Strategy::Vote;
         }
     }
 }

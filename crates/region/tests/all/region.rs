@@ -23,6 +23,26 @@ fn private_memory_behaves_like_a_mapping() {
     assert_eq!(words.load(9), 0);
 }
 
+/// Whole words at an address of words are copied another way than the rest.
+#[test]
+fn what_is_appended_is_the_same_wherever_it_begins() {
+    let mapping = Mapping::heap(256);
+    let words = mapping.words();
+    (0..32).for_each(|at| words.store(at, 0x0101_0101_0101_0101 * (at as u64 + 1)));
+    let all: Vec<u8> = (0..32_u8).flat_map(|at| [at + 1; 8]).collect();
+    for before in 0..9 {
+        for skip in 0..20 {
+            for len in [0, 1, 7, 8, 9, 64, 72, 136, 200, 236] {
+                let mut out = Vec::with_capacity(before);
+                out.resize(before, 0xee);
+                words.append_to(skip, len, &mut out);
+                assert_eq!(out[..before], vec![0xee; before]);
+                assert_eq!(out[before..], all[skip..skip + len], "{before} {skip}");
+            }
+        }
+    }
+}
+
 #[test]
 fn slices_outside_or_unaligned_are_refused() {
     let mapping = Mapping::heap(64);

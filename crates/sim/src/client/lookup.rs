@@ -72,7 +72,7 @@ impl<const R: usize> Client<R> {
             flush_floor: Version::ZERO,
         };
         match step {
-            GetStep::ReadIndex { replica } => {
+            GetStep::ReadIndex { replica } | GetStep::Vote { replica } => {
                 let view = &self.views[key.first_member + replica];
                 match env.read_index(view, replica, key.hash) {
                     Ok(vote) => {

@@ -233,7 +233,10 @@ impl<const R: usize> Client<R> {
             } else if env.rng.chance(profile.by_message) {
                 *strategy = env.rng.pick(&[Strategy::Message, Strategy::Rpc]);
             } else if env.rng.chance(profile.by_scar) {
-                *strategy = Strategy::Scar;
+                *strategy = match replica {
+                    1 if R == 3 => Strategy::Vote,
+                    _ => Strategy::Scar,
+                };
             }
         }
         if env.rng.chance(200) {

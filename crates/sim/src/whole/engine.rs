@@ -62,7 +62,7 @@ enum Seen {
 /// Scans of one connection.
 pub(super) struct Scans {
     client: usize,
-    ended: RefCell<VecDeque<(Token, Seen, WordBuffer)>>,
+    ended: RefCell<VecDeque<(Token, Seen, Option<WordBuffer>)>>,
 }
 
 /// A scan on its way.
@@ -73,6 +73,8 @@ pub(super) struct Scan {
     pub(super) token: Token,
     pub(super) place: usize,
     pub(super) hash: KeyHash,
+    /// Whether the vote alone is wanted.
+    pub(super) is_vote: bool,
 }
 
 impl Scans {
@@ -97,7 +99,10 @@ impl Scans {
             match seen {
                 Seen::Vote { vote, floor, stamp } => {
                     on(Completion::Stamp(token, stamp));
-                    on(Completion::Scan(token, vote, bytes.bytes(), floor));
+                    on(match &bytes {
+                        Some(bytes) => Completion::Scan(token, vote, bytes.bytes(), floor),
+                        None => Completion::Index(token, vote),
+                    });
                 }
                 Seen::Lapsed => on(Completion::NoAnswer(
                     token,
@@ -124,6 +129,7 @@ impl Scan {
         let stamp = self.stamp();
         let mut vote = self.vote(net, &loads_left);
         if let IndexVote::Present { entry, .. } = vote
+            && !self.is_vote
             && !self.read(net, entry.pointer, &mut bytes, &loads_left)
         {
             // Outside the window that is known.
@@ -135,7 +141,7 @@ impl Scan {
         if net.now_ns.get() >= self.process.lease_end_ns.get() {
             seen = Seen::Lapsed;
         }
-        let ended = (self.token, seen, bytes);
+        let ended = (self.token, seen, (!self.is_vote).then_some(bytes));
         self.scans.ended.borrow_mut().push_back(ended);
         net.wake(self.scans.client, net.takes(WAY_NS));
     }

@@ -246,6 +246,34 @@ impl Near {
     }
 }
 
+impl SimPort {
+    fn begin_scan(
+        &mut self,
+        token: Token,
+        place: usize,
+        hash: KeyHash,
+        is_vote: bool,
+    ) -> Progress<()> {
+        let SimPort::Near(near) = self else {
+            return Progress::Refused;
+        };
+        let Some(engine) = &near.engine else {
+            return Progress::Refused;
+        };
+        let scan = Scan {
+            process: Rc::clone(&near.process),
+            scans: Rc::clone(&engine.scans),
+            eyes: engine.eyes.clone(),
+            token,
+            place,
+            hash,
+            is_vote,
+        };
+        scan.begin(&near.net);
+        Progress::Pending
+    }
+}
+
 impl Port for SimPort {
     fn view(&self) -> Option<&Arc<RegionView>> {
         match self {
@@ -288,22 +316,18 @@ impl Port for SimPort {
     ) -> Progress<()> {
         // Engines report no uses here, as no clients do by way of them.
         let _ = is_use;
-        let SimPort::Near(near) = self else {
-            return Progress::Refused;
-        };
-        let Some(engine) = &near.engine else {
-            return Progress::Refused;
-        };
-        let scan = Scan {
-            process: Rc::clone(&near.process),
-            scans: Rc::clone(&engine.scans),
-            eyes: engine.eyes.clone(),
-            token,
-            place,
-            hash,
-        };
-        scan.begin(&near.net);
-        Progress::Pending
+        self.begin_scan(token, place, hash, false)
+    }
+
+    fn submit_vote(
+        &mut self,
+        token: Token,
+        place: usize,
+        hash: KeyHash,
+        is_use: bool,
+    ) -> Progress<()> {
+        let _ = is_use;
+        self.begin_scan(token, place, hash, true)
     }
 
     fn has_messages(&self) -> bool {

@@ -41,6 +41,7 @@ const AT_STAMP: usize = 72;
 pub const ANSWER_LEN: usize = 80;
 
 const _: () = {
+    // `Answer::encode_into` writes these as words.
     assert!(AT_STATUS == 8 && AT_VOTE == AT_STATUS + 1 && AT_GAP == AT_VOTE + 1);
     assert!(AT_DATA_LEN == AT_GAP + 2 && AT_EPOCH == AT_DATA_LEN + 4 && AT_SLOT == AT_EPOCH + 4);
     assert!(AT_CONFIG_ID == AT_SLOT + 4 && AT_LEASE == AT_CONFIG_ID + 4);
@@ -126,42 +127,63 @@ impl Answer {
     /// The bytes to send, before its data.
     pub fn encode(&self, id: u64) -> [u8; ANSWER_LEN] {
         let mut out = [0; ANSWER_LEN];
-        put(&mut out, 0, id.to_le_bytes());
-        out[AT_STATUS] = self.status as u8;
-        put(&mut out, AT_DATA_LEN, self.data_len.to_le_bytes());
-        put(&mut out, AT_CONFIG_ID, self.config_id.to_le_bytes());
-        put(&mut out, AT_LEASE, self.lease_left_us.to_le_bytes());
-        put_version(&mut out, AT_FLOOR, self.flush_floor);
-        put(&mut out, AT_STAMP, self.stamp.to_le_bytes());
-        let epoch_of = |out: &mut [u8; ANSWER_LEN], vote, epoch: u32| {
-            out[AT_VOTE] = vote;
-            put(out, AT_EPOCH, epoch.to_le_bytes());
-        };
-        match self.vote {
-            None => {}
-            Some(IndexVote::Present {
-                slot_number,
-                entry,
-                epoch,
-            }) => {
-                epoch_of(&mut out, 1, epoch);
-                put(&mut out, AT_SLOT, slot_number.to_le_bytes());
-                put_version(&mut out, AT_VERSION, entry.version);
-                put(&mut out, AT_POINTER, entry.pointer.0.to_le_bytes());
-            }
-            Some(IndexVote::Absent { epoch }) => epoch_of(&mut out, 2, epoch),
-            Some(IndexVote::AskByMessage { epoch }) => epoch_of(&mut out, 3, epoch),
-            Some(IndexVote::Unstable) => out[AT_VOTE] = 4,
-            Some(IndexVote::ConfigChanged { found }) => {
-                out[AT_VOTE] = 5;
-                put(&mut out, AT_CONFIG_ID, found.to_le_bytes());
-            }
-            Some(IndexVote::Recovering) => out[AT_VOTE] = 6,
-        }
+        self.encode_into(id, &mut out);
         out
     }
 
+    /// The same at its place. In whole words: what is written in small pieces and read in
+    /// large ones holds the processor up, and this is done for each key of a batch.
+    #[inline]
+    pub(crate) fn encode_into(&self, id: u64, out: &mut [u8; ANSWER_LEN]) {
+        let (mut epoch, mut slot_number, mut config_id) = (0, 0, self.config_id);
+        let (mut version, mut pointer) = (Version::ZERO, Pointer(0));
+        let vote = match self.vote {
+            None => 0,
+            Some(IndexVote::Present {
+                slot_number: number,
+                entry,
+                epoch: of,
+            }) => {
+                (epoch, slot_number) = (of, number);
+                (version, pointer) = (entry.version, entry.pointer);
+                1
+            }
+            Some(IndexVote::Absent { epoch: of }) => {
+                epoch = of;
+                2
+            }
+            Some(IndexVote::AskByMessage { epoch: of }) => {
+                epoch = of;
+                3
+            }
+            Some(IndexVote::Unstable) => 4,
+            Some(IndexVote::ConfigChanged { found }) => {
+                config_id = found;
+                5
+            }
+            Some(IndexVote::Recovering) => 6,
+        };
+        let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        let words: [u64; ANSWER_LEN / 8] = [
+            id,
+            pair(self.status as u32 | vote << 8, self.data_len),
+            pair(epoch, slot_number),
+            pair(config_id, self.lease_left_us),
+            version.time_ns,
+            version.origin,
+            pointer.0,
+            self.flush_floor.time_ns,
+            self.flush_floor.origin,
+            self.stamp,
+        ];
+        let (places, _) = out.as_chunks_mut::<8>();
+        for (place, word) in places.iter_mut().zip(words) {
+            *place = word.to_le_bytes();
+        }
+    }
+
     /// Writes what is left of the lease into an item that was encoded before.
+    #[inline]
     pub(crate) fn put_lease(item: &mut [u8], left_us: u32) {
         put(item, AT_LEASE, left_us.to_le_bytes());
     }
@@ -216,11 +238,6 @@ impl Answer {
         let data = rest.get(..len).ok_or(wrong)?;
         Ok((id, answer, data, ANSWER_LEN + len))
     }
-}
-
-fn put_version(out: &mut [u8], at: usize, version: Version) {
-    put(out, at, version.time_ns.to_le_bytes());
-    put(out, at + 8, version.origin.to_le_bytes());
 }
 
 fn version_at(bytes: &[u8], at: usize) -> Version {

@@ -6,7 +6,7 @@
 //! | 8 | 4 | handle | of the backend, from its OPENED |
 //! | 12 | 1 | what | 1 scan, 2 read, 3 touch |
 //! | 13 | 1 | place, or region | the backend's place in the key's cohort; or 0 control, 1 index, 2 data |
-//! | 14 | 2 | partition, or use | of a read from the index; of a scan 1 if what it finds is read by this, for eviction, and 0 otherwise |
+//! | 14 | 2 | partition, or flags | of a read from the index; of a scan the sum of 1, if what it finds is read by this, for eviction, and 2, if the vote is wanted without the data |
 //! | 16 | 4 | config id | of a scan: that the client expects in the bucket |
 //! | 20 | 4 | solicited | longest data of the answer; of a read its length |
 //! | 24 | 8 | place of the key's hash, or offset | |
@@ -17,6 +17,7 @@
 
 use super::{ANSWER_LEN, Malformed, is_zero, put, u16_at, u32_at, u64_at};
 use crate::limits::DATA_LEN_MAX;
+use crate::target::Expected;
 use trefoil_layout::KeyHash;
 
 const AT_HANDLE: usize = 8;
@@ -42,6 +43,10 @@ const _: () = {
 const SCAN: u8 = 1;
 const READ: u8 = 2;
 const TOUCH: u8 = 3;
+
+/// Flags of a scan.
+const USE: u16 = 1;
+const VOTE: u16 = 2;
 
 /// One of a backend's memory objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +75,8 @@ pub enum Request {
         solicited: u32,
         /// Whether what it finds should not be evicted next: as a touch would say.
         is_use: bool,
+        /// Whether the vote alone is wanted; then nothing is solicited.
+        is_vote: bool,
     },
     /// Copy so many bytes.
     Read {
@@ -131,9 +138,11 @@ impl Ask {
                 config_id,
                 solicited,
                 is_use,
+                is_vote,
             } => {
                 (out[AT_WHAT], out[AT_PLACE]) = (SCAN, place);
-                put(&mut out, AT_PARTITION, u16::from(is_use).to_le_bytes());
+                let flags = u16::from(is_use) * USE | u16::from(is_vote) * VOTE;
+                put(&mut out, AT_PARTITION, flags.to_le_bytes());
                 put(&mut out, AT_CONFIG_ID, config_id.to_le_bytes());
                 put(&mut out, AT_SOLICITED, solicited.to_le_bytes());
                 put(&mut out, AT_A, hash.place.to_le_bytes());
@@ -161,16 +170,22 @@ impl Ask {
         out
     }
 
-    /// What a scan asks for, unjudged: handle, place and hash. `None` of other requests.
-    pub(crate) fn scanned(bytes: &[u8; ASK_LEN]) -> Option<(u32, u8, KeyHash)> {
-        let hash = KeyHash {
-            place: u64_at(bytes, AT_A),
-            tag: u64_at(bytes, AT_B),
-        };
-        (bytes[AT_WHAT] == SCAN).then(|| (u32_at(bytes, AT_HANDLE), bytes[AT_PLACE], hash))
+    /// What a scan will look at, unjudged. `None` of other requests.
+    #[inline]
+    pub(crate) fn expected(bytes: &[u8; ASK_LEN]) -> Option<Expected> {
+        (bytes[AT_WHAT] == SCAN).then(|| Expected {
+            handle: u32_at(bytes, AT_HANDLE),
+            place: bytes[AT_PLACE],
+            hash: KeyHash {
+                place: u64_at(bytes, AT_A),
+                tag: u64_at(bytes, AT_B),
+            },
+            has_data: u16_at(bytes, AT_PARTITION) & VOTE == 0,
+        })
     }
 
     /// What a request's answer takes of the window, unjudged: 0 of those without one.
+    #[inline]
     pub(crate) fn cost(bytes: &[u8; ASK_LEN]) -> usize {
         match bytes[AT_WHAT] {
             TOUCH => 0,
@@ -179,6 +194,7 @@ impl Ask {
     }
 
     /// Judges one.
+    #[inline]
     pub fn decode(bytes: &[u8; ASK_LEN]) -> Result<Self, Malformed> {
         let (place, partition) = (bytes[AT_PLACE], u16_at(bytes, AT_PARTITION));
         let (config_id, solicited) = (u32_at(bytes, AT_CONFIG_ID), u32_at(bytes, AT_SOLICITED));
@@ -193,13 +209,16 @@ impl Ask {
         }
         let hash = KeyHash { place: a, tag: b };
         let request = match bytes[AT_WHAT] {
-            SCAN if partition <= 1 => Request::Scan {
-                place,
-                hash,
-                config_id,
-                solicited,
-                is_use: partition == 1,
-            },
+            SCAN if partition <= USE | VOTE && (partition & VOTE == 0 || solicited == 0) => {
+                Request::Scan {
+                    place,
+                    hash,
+                    config_id,
+                    solicited,
+                    is_use: partition & USE != 0,
+                    is_vote: partition & VOTE != 0,
+                }
+            }
             READ if config_id == 0 && a.is_multiple_of(8) => Request::Read {
                 region: match place {
                     0 => Region::Control,

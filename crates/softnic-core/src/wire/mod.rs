@@ -29,7 +29,7 @@ pub use greeting::{Hello, Refusal, RefusalCode, Welcome};
 pub use opening::{Open, OpenStatus, Opened};
 
 /// Number of this protocol. An engine refuses any other, and says which it speaks. 2: scans
-/// say themselves that they are uses.
+/// say themselves that they are uses, and whether their votes are wanted alone.
 pub const PROTOCOL_VERSION: u16 = 2;
 
 /// Bytes of a frame's head.

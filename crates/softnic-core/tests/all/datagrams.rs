@@ -16,7 +16,7 @@ use trefoil_softnic_core::wire::{
     ANSWER_LEN, Answer, Ask, Open, OpenStatus, Opened, RefusalCode, Region, Request, Status,
     Welcome,
 };
-use trefoil_softnic_core::{Memory, ReadRange};
+use trefoil_softnic_core::{Memory, ReadRange, Scan};
 
 /// No secret, but it finds every damage that the tests do.
 struct Toy(u64);
@@ -68,7 +68,7 @@ impl Memory for Changing {
         unreachable!("nobody opens")
     }
 
-    fn scan(&mut self, _: u32, _: u8, _: KeyHash, _: u32, _: u32, _: &mut Vec<u8>) -> Answer {
+    fn scan(&mut self, _: &Scan, _: &mut Vec<u8>) -> Answer {
         self.looks += 1;
         Answer {
             vote: Some(IndexVote::Absent { epoch: 1 }),
@@ -293,6 +293,7 @@ fn scan(id: u64) -> Ask {
             config_id: 1,
             solicited: 4096,
             is_use: false,
+            is_vote: false,
         },
     }
 }

@@ -87,13 +87,18 @@ fn requests_come_back_as_they_were() {
     for _ in 0..1000 {
         let (place, hash) = (random.random(), hash(&mut random));
         let solicited = random.random_range(0..32_000) * 8;
+        let is_vote = random.random();
         let request = match random.random_range(0..3) {
             0 => Request::Scan {
                 place,
                 hash,
                 config_id: random.random(),
-                solicited,
+                solicited: match is_vote {
+                    true => 0,
+                    false => solicited,
+                },
                 is_use: random.random(),
+                is_vote,
             },
             1 => Request::Read {
                 region: [Region::Control, Region::Index, Region::Data][random.random_range(0..3)],
@@ -166,6 +171,7 @@ fn reserved_bytes_and_impossible_numbers_are_refused() {
             config_id: 4,
             solicited: 64,
             is_use: false,
+            is_vote: false,
         },
     };
     let good = ask.encode();
@@ -176,7 +182,9 @@ fn reserved_bytes_and_impossible_numbers_are_refused() {
     };
     refused(12, 0);
     refused(12, 4);
+    // A vote alone brings no data.
     refused(14, 2);
+    refused(14, 4);
     refused(15, 1);
     refused(20, 1);
     refused(23, 0xff);

@@ -39,6 +39,7 @@ fn scan(id: u64, solicited: u32) -> Ask {
             config_id: CONFIG,
             solicited,
             is_use: false,
+            is_vote: false,
         },
     }
 }

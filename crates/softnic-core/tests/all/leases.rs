@@ -5,7 +5,7 @@ use trefoil_client_core::vote::IndexVote;
 use trefoil_layout::{IndexEntry, KeyHash, Pointer, Version};
 use trefoil_softnic_core::wire::{Answer, Open, OpenStatus, Opened, RefusalCode, Status, Welcome};
 use trefoil_softnic_core::{
-    Event, Initiator, InitiatorOptions, Memory, ReadRange, Target, Unanswered,
+    Event, Initiator, InitiatorOptions, Memory, ReadRange, Scan, Target, Unanswered,
 };
 
 /// Everything is there under every handle, with a byte of data for each scan so far.
@@ -30,15 +30,11 @@ impl Memory for Leased {
         unreachable!("nobody opens")
     }
 
-    fn scan(
-        &mut self,
-        handle: u32,
-        _: u8,
-        hash: KeyHash,
-        _: u32,
-        _: u32,
-        data: &mut Vec<u8>,
-    ) -> Answer {
+    fn scan(&mut self, scan: &Scan, data: &mut Vec<u8>) -> Answer {
+        let Scan { handle, hash, .. } = *scan;
+        if scan.is_use {
+            self.used.push((handle, 40 + handle));
+        }
         self.scans += 1;
         if let Some((ending, at)) = self.ends
             && at == self.scans
@@ -80,10 +76,6 @@ impl Memory for Leased {
 
     fn lapsed(&mut self, _: u32) {
         self.lapsed += 1;
-    }
-
-    fn used(&mut self, handle: u32, _: u8, _: KeyHash, slot_number: u32) {
-        self.used.push((handle, slot_number));
     }
 }
 
@@ -159,7 +151,7 @@ fn of_a_lease_that_ends_within_a_frame_nothing_is_answered() {
 }
 
 #[test]
-fn a_scan_that_is_a_use_reports_what_it_finds() {
+fn a_scan_that_is_a_use_says_so_to_the_memory() {
     let mut memory = Leased {
         left_us: [7, 8, 9],
         ..Leased::default()

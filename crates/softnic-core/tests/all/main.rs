@@ -3,6 +3,7 @@
 mod allocations;
 mod datagrams;
 mod frames;
+mod groups;
 mod hostile;
 mod incast;
 mod leases;

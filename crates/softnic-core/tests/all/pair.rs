@@ -28,6 +28,7 @@ struct Pair {
 enum Came {
     Opened(Result<u32, OpenStatus>),
     Scanned(IndexVote, Vec<u8>),
+    Voted(IndexVote),
     Read(Vec<u8>),
     Unanswered(Unanswered),
 }
@@ -86,6 +87,7 @@ impl Pair {
                     (id, Came::Opened(result.map(|opened| opened.handle)))
                 }
                 Event::Scanned { id, vote, data, .. } => (id, Came::Scanned(vote, data.to_vec())),
+                Event::Voted { id, vote, .. } => (id, Came::Voted(vote)),
                 Event::Read { id, data, .. } => (id, Came::Read(data.to_vec())),
                 Event::Unanswered { id, why, .. } => (id, Came::Unanswered(why)),
                 Event::Counters(_) => panic!("nobody asks for counters"),
@@ -125,6 +127,7 @@ fn every_request_is_answered_once_however_its_bytes_are_cut() {
     for seed in 0..12 {
         let (mut pair, handle) = Pair::opened(seed);
         let mut scans: HashMap<u64, KeyHash> = HashMap::new();
+        let mut votes: HashMap<u64, KeyHash> = HashMap::new();
         let mut reads: HashMap<u64, u64> = HashMap::new();
         let mut touches = Vec::new();
         for id in 100..100 + pair.random.random_range(1..700) {
@@ -146,6 +149,11 @@ fn every_request_is_answered_once_however_its_bytes_are_cut() {
                     pair.client.touch(handle, 1, hash);
                     touches.push(hash);
                 }
+                2 => {
+                    let hash = hash(&mut pair.random);
+                    pair.client.vote(false, (id, handle), (1, hash), CONFIG, 0);
+                    votes.insert(id, hash);
+                }
                 _ => {
                     let hash = hash(&mut pair.random);
                     pair.client.scan(id, handle, 1, hash, CONFIG, 0);
@@ -154,7 +162,7 @@ fn every_request_is_answered_once_however_its_bytes_are_cut() {
             }
         }
         let came = pair.run();
-        assert_eq!(came.len(), scans.len() + reads.len());
+        assert_eq!(came.len(), scans.len() + votes.len() + reads.len());
         for (id, hash) in &scans {
             let vote = vote(*hash, 1);
             let len = match vote {
@@ -163,6 +171,9 @@ fn every_request_is_answered_once_however_its_bytes_are_cut() {
             };
             let data = (0..len).map(|at| (at as u64 ^ hash.tag) as u8).collect();
             assert_eq!(came[id], Came::Scanned(vote, data), "seed {seed}");
+        }
+        for (id, hash) in &votes {
+            assert_eq!(came[id], Came::Voted(vote(*hash, 1)), "seed {seed}");
         }
         for (id, offset) in &reads {
             let data = (0..512).map(|at| (at + offset) as u8).collect();

@@ -5,7 +5,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use trefoil_client_core::vote::IndexVote;
 use trefoil_layout::{HashKind, IndexEntry, KeyHash, KeyHasher, Pointer, TopologyId, Version};
 use trefoil_softnic_core::wire::{Answer, Open, OpenStatus, Opened, RefusalCode, Status, Welcome};
-use trefoil_softnic_core::{Memory, ReadRange};
+use trefoil_softnic_core::{Memory, ReadRange, Scan};
 
 pub(crate) const LIFE: u64 = 77;
 pub(crate) const CONFIG: u32 = 5;
@@ -114,15 +114,16 @@ impl Memory for Fake {
         }
     }
 
-    fn scan(
-        &mut self,
-        handle: u32,
-        place: u8,
-        hash: KeyHash,
-        config_id: u32,
-        solicited: u32,
-        data: &mut Vec<u8>,
-    ) -> Answer {
+    fn scan(&mut self, scan: &Scan, data: &mut Vec<u8>) -> Answer {
+        let Scan {
+            handle,
+            place,
+            hash,
+            config_id,
+            solicited,
+            is_use,
+            is_vote,
+        } = *scan;
         self.scans += 1;
         if handle != self.handle {
             return Answer::bare(Status::Gone);
@@ -135,7 +136,7 @@ impl Memory for Fake {
         }
         let vote = vote(hash, place);
         let len = match vote {
-            IndexVote::Present { .. } => data_len(hash),
+            IndexVote::Present { .. } if !is_vote => data_len(hash),
             _ => 0,
         };
         if len > solicited as usize {
@@ -145,6 +146,9 @@ impl Memory for Fake {
             };
         }
         data.extend((0..len).map(|at| (at as u64 ^ hash.tag) as u8));
+        if is_use && let IndexVote::Present { .. } = vote {
+            self.touches.push(hash);
+        }
         self.done(Some(vote), len)
     }
 

@@ -20,7 +20,7 @@ use trefoil_layout::bucket::{BUCKET_LEN, BUCKET_WORDS, HEADER_WORDS};
 use trefoil_layout::words::Words as _;
 use trefoil_softnic_core::limits::BACKEND_COUNT_MAX;
 use trefoil_softnic_core::wire::{Answer, CounterValues, Open, OpenStatus, Opened, Region, Status};
-use trefoil_softnic_core::{Memory, ReadRange};
+use trefoil_softnic_core::{Expected, Memory, ReadRange, Scan};
 
 /// Bits of a handle that say which backend; the others, which mapping of it.
 const NUMBER_BITS: u32 = BACKEND_COUNT_MAX.trailing_zeros();
@@ -182,25 +182,20 @@ impl Memory for Backends {
         })
     }
 
-    fn scan(
-        &mut self,
-        handle: u32,
-        place: u8,
-        hash: KeyHash,
-        config_id: u32,
-        solicited: u32,
-        data: &mut Vec<u8>,
-    ) -> Answer {
+    fn scan(&mut self, scan: &Scan, data: &mut Vec<u8>) -> Answer {
         add(&self.own_counters().scans, 1);
-        let Some(slot) = self.slot(handle) else {
+        let Some(slot) = self.slot(scan.handle) else {
             return self.gone();
         };
         let begin = data.len();
+        let partition = slot
+            .connection
+            .view()
+            .partition(scan.place.into(), scan.hash);
         let ask = |view: &RegionView, data: &mut Vec<u8>| {
             // Before the bucket: what comes later changes it.
-            let stamp = view.stamp(place.into(), hash);
-            let found = look(view, place, hash, config_id, solicited, data);
-            (stamp, found)
+            let stamp = view.stamp_in(partition, scan.hash);
+            (stamp, look(view, partition, scan, data))
         };
         let (mut stamp, mut found) = ask(slot.connection.view(), data);
         if let Look::Stale(_) = found
@@ -234,7 +229,36 @@ impl Memory for Backends {
                 ..Answer::bare(Status::Done)
             },
         };
-        finish(view, answer)
+        let answer = finish(view, answer);
+        if let Some(IndexVote::Present { slot_number, .. }) = answer.vote
+            && scan.is_use
+        {
+            let window_id = view.window_id(partition);
+            if let Some(batch) = slot.touches[partition].touch(window_id, slot_number) {
+                slot.connection.touch(partition, batch);
+            }
+            self.has_touches = true;
+            add(&self.own_counters().touches, 1);
+        }
+        answer
+    }
+
+    /// All buckets first, then what they point at: fetches in a row pass beside one another,
+    /// and where the system has pages of memory to look up as well, those, too.
+    fn expect(&mut self, scans: impl Iterator<Item = Expected> + Clone) {
+        for scan in scans.clone() {
+            if let Some(view) = self.view(scan.handle) {
+                view.prefetch_scan(scan.place.into(), scan.hash);
+            }
+        }
+        for scan in scans.filter(|scan| scan.has_data) {
+            if let Some(view) = self.view(scan.handle)
+                && let Some(home) = view.home(scan.place.into(), scan.hash)
+                && let Some(IndexVote::Present { entry, .. }) = view.glance(scan.hash, home)
+            {
+                view.prefetch_data(entry.pointer);
+            }
+        }
     }
 
     fn read(&mut self, handle: u32, range: &ReadRange, data: &mut Vec<u8>) -> Answer {
@@ -272,35 +296,6 @@ impl Memory for Backends {
         self.shared.nudge();
     }
 
-    fn expect_scan(&mut self, handle: u32, place: u8, hash: KeyHash) {
-        if let Some(view) = self.view(handle) {
-            view.prefetch_bucket(place.into(), hash);
-        }
-    }
-
-    fn expect_data(&mut self, handle: u32, place: u8, hash: KeyHash) {
-        if let Some(view) = self.view(handle)
-            && let Some(home) = view.home(place.into(), hash)
-            && let Some(IndexVote::Present { entry, .. }) = view.glance(hash, home)
-        {
-            view.prefetch_data(entry.pointer);
-        }
-    }
-
-    fn used(&mut self, handle: u32, place: u8, hash: KeyHash, slot_number: u32) {
-        add(&self.own_counters().touches, 1);
-        let Some(slot) = self.slot(handle) else {
-            return;
-        };
-        let view = slot.connection.view();
-        let partition = view.partition(place.into(), hash);
-        let window_id = view.window_id(partition);
-        if let Some(batch) = slot.touches[partition].touch(window_id, slot_number) {
-            slot.connection.touch(partition, batch);
-        }
-        self.has_touches = true;
-    }
-
     fn touch(&mut self, handle: u32, place: u8, hash: KeyHash) {
         add(&self.own_counters().touches, 1);
         let Some(slot) = self.slot(handle) else {
@@ -322,21 +317,15 @@ impl Memory for Backends {
 }
 
 /// Scans, and copies what is pointed at.
-fn look(
-    view: &RegionView,
-    place: u8,
-    hash: KeyHash,
-    config_id: u32,
-    solicited: u32,
-    data: &mut Vec<u8>,
-) -> Look {
-    if view.config_id() != config_id {
+fn look(view: &RegionView, partition: usize, scan: &Scan, data: &mut Vec<u8>) -> Look {
+    if view.config_id() != scan.config_id {
         return Look::Stale(IndexVote::ConfigChanged {
             found: view.config_id(),
         });
     }
-    let vote = view.index_vote(place.into(), hash);
+    let vote = view.index_vote_in(partition, scan.hash);
     let entry = match vote {
+        IndexVote::Present { .. } if scan.is_vote => return Look::Found(vote),
         IndexVote::Present { entry, .. } => entry,
         IndexVote::ConfigChanged { .. } => return Look::Stale(vote),
         vote => return Look::Found(vote),
@@ -346,7 +335,7 @@ fn look(
         return Look::Stale(IndexVote::Unstable);
     };
     let len = entry.pointer.len();
-    if len > solicited as usize {
+    if len > scan.solicited as usize {
         // A pointer's length has fewer than 32 bits.
         return Look::TooLong(len as u32);
     }

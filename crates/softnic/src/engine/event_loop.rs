@@ -121,7 +121,8 @@ impl EventLoop {
                     let since = looking_since.take();
                     patience.ended(since.map_or(Duration::ZERO, |since| since.elapsed()));
                 }
-                rest = match patience.looks() {
+                // Of nobody nothing is to be expected.
+                rest = match !self.sessions.is_empty() && patience.looks() {
                     true => Rest::Looks,
                     false => Rest::Naps,
                 };
@@ -132,8 +133,11 @@ impl EventLoop {
                 idle.pause();
                 let now = Instant::now();
                 let looked = now - *looking_since.get_or_insert(now);
-                if patience.is_over(looked) {
+                let is_over = patience.is_over(looked);
+                if is_over {
                     patience.ended(looked);
+                }
+                if is_over || self.sessions.is_empty() {
                     looking_since = None;
                     rest = Rest::Naps;
                 }
@@ -178,7 +182,7 @@ impl EventLoop {
                     served += self.serve_datagrams((name - DATAGRAMS_FIRST) as usize);
                 }
                 // Those that go on anyway receive nothing before.
-                name if self.goes_on(name) => {}
+                name if !ready.is_empty() && self.goes_on(name) => {}
                 name => {
                     served += 1;
                     self.serve(name);

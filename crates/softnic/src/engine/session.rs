@@ -246,12 +246,12 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::sync::Arc;
     use trefoil_layout::KeyHash;
-    use trefoil_softnic_core::ReadRange;
     use trefoil_softnic_core::limits::WINDOW_LEN;
     use trefoil_softnic_core::wire::{
         Answer, Ask, HEAD_LEN, Head, Hello, Kind, Open, OpenStatus, Opened, Region, Request,
         Status, Welcome,
     };
+    use trefoil_softnic_core::{ReadRange, Scan};
 
     /// Everybody reads zeroes.
     struct Zeroes;
@@ -261,7 +261,7 @@ mod tests {
             unreachable!("nobody opens")
         }
 
-        fn scan(&mut self, _: u32, _: u8, _: KeyHash, _: u32, _: u32, _: &mut Vec<u8>) -> Answer {
+        fn scan(&mut self, _: &Scan, _: &mut Vec<u8>) -> Answer {
             unreachable!("nobody scans")
         }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::super::crowd::{CrowdOptions, EngineKeys, connect};
+use super::super::crowd::{CrowdOptions, EngineKeys, Whom, connect};
 use super::super::{CLIENT_CORE, keys_of_case};
 use super::super::{DEPTH, NetworkBenchError, SERVER_CORE, asked_at, cell_error, crowd, io_error};
 use super::{Finding, Findings, Ground};
@@ -72,7 +72,7 @@ impl Stand {
     fn crowd(&self, engine: &EngineGuard, depth: usize) -> CrowdOptions<'_> {
         CrowdOptions {
             address: engine.address,
-            engine: Some(EngineKeys {
+            whom: Whom::Engine(EngineKeys {
                 life: self.life,
                 token: &self.token,
             }),

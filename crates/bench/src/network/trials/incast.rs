@@ -12,15 +12,15 @@ use crate::hosts::{Network, Quality, Rate};
 use crate::load::Latency;
 
 const BATCH_COUNT: usize = 300;
-const VALUE_LEN: usize = 1024;
+const VALUE_LEN: usize = 2048;
 /// The client's link: 200 Mbit/s, with room for 64 KiB, as a port of a cheap switch.
 const RATE: Rate = Rate {
     bytes_per_s: 25_000_000,
     queue_len: 64 << 10,
 };
 const DELAY: Duration = Duration::from_micros(200);
-/// What a batch's answers take of the link at least: two replicas answer for each key.
-const BYTES_MIN: f64 = (2 * BATCH_COUNT * VALUE_LEN) as f64;
+/// What a batch's answers take of the link at least: one replica sends each value.
+const BYTES_MIN: f64 = (BATCH_COUNT * VALUE_LEN) as f64;
 const COLLAPSE: f64 = 0.5;
 
 pub(super) fn incast(
