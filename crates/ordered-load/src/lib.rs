@@ -31,8 +31,8 @@ mod workloads;
 pub use clusters::Cluster;
 pub use pace::Pace;
 pub use report::{
-    CommitRow, DurableRow, DurableRun, Latency, OffHostRow, OrderedReport, RocksRow, RocksRun,
-    SharedRow, WorkloadRow,
+    CommitRow, DurableRow, DurableRun, ECHO, Latency, OffHostRow, OrderedReport, RocksRow,
+    RocksRun, SharedRow, WorkloadRow,
 };
 pub use waits::Waits;
 

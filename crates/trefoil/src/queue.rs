@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::Notify;
-use trefoil_backend::raise_descriptor_limit;
+use trefoil_backend::{UserPolicy, raise_descriptor_limit};
 use trefoil_cell::{RpcAddress, runtime_dir};
 use trefoil_queue::{Carrier, Client, ClientError, ServeError, ServeOptions, ServiceKind, beside};
 use trefoil_softnic::engine::Admits;
@@ -95,7 +95,7 @@ fn socket(at: &QueueSocket) -> Result<PathBuf, Failure> {
     }
 }
 
-fn servers(users: &[String]) -> Result<trefoil_fabric::shm::UserPolicy, Failure> {
+fn servers(users: &[String]) -> Result<UserPolicy, Failure> {
     crate::users::policy(users).map_err(|failure| match failure {
         Failure::Usage(said) => Failure::Usage(said.replace("--allow-user", "--server-user")),
         other => other,

@@ -11,7 +11,7 @@ use crate::target::Target as _;
 use hdrhistogram::Histogram;
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Barrier, mpsc};
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 use trefoil_ordered::{
     Answer, Carrier, Options, Queue, Refused, Request, Service, SetUpError, Step, Worker,
@@ -262,9 +262,9 @@ fn queue(
         datagrams: DatagramUse::No,
         token: TOKEN.into(),
     };
-    let stop = AtomicBool::new(false);
+    let (stop, ready) = (AtomicBool::new(false), Barrier::new(2));
     std::thread::scope(|scope| {
-        let (stop, ready) = (&stop, &Barrier::new(2));
+        let (stop, ready) = (&stop, &ready);
         let serves = scope.spawn(move || {
             let pinned = pin_current_thread(options.server_core);
             ready.wait();
