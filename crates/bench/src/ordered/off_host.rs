@@ -51,6 +51,15 @@ enum Server {
     Asleep,
     /// Never sleeps, and has its core to share with the engine.
     Busy,
+    /// The same, and the engine goes first: it has a real-time priority, and sleeps between
+    /// requests. A card has a processor of its own; here there is one core for both.
+    BusyBehind,
+}
+
+impl Server {
+    fn is_busy(self) -> bool {
+        self != Server::Asleep
+    }
 }
 
 /// Two hosts.
@@ -112,6 +121,11 @@ pub(super) fn measure(
             (
                 "nilext SET, server busy on the engine's core",
                 Server::Busy,
+                true,
+            ),
+            (
+                "nilext SET, server busy, engine goes first",
+                Server::BusyBehind,
                 true,
             ),
             ("executed SET, server asleep", Server::Asleep, false),
@@ -203,6 +217,16 @@ fn memcached(ground: &Ground, options: &LoadOptions, len: usize) -> Result<Laten
     measured.map_err(failed)?
 }
 
+/// The calling thread, and those that it starts, before all others of its core.
+fn go_first() -> std::io::Result<()> {
+    let lowest = libc::sched_param { sched_priority: 1 };
+    // SAFETY: the parameters are read during the call.
+    match unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &raw const lowest) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
 /// A server and an engine beside it in threads of this program, on the servers' core.
 fn queue(
     ground: &Ground,
@@ -215,17 +239,17 @@ fn queue(
         1,
         Options {
             slot_count: SLOTS,
-            spin: match server {
-                Server::Asleep => Duration::ZERO,
-                Server::Busy => FOREVER,
+            spin: match server.is_busy() {
+                false => Duration::ZERO,
+                true => FOREVER,
             },
             nap: Duration::from_secs(1),
             ..Options::default()
         },
     )?;
-    let burn = match server {
-        Server::Asleep => Duration::ZERO,
-        Server::Busy => BURN,
+    let burn = match server.is_busy() {
+        false => Duration::ZERO,
+        true => BURN,
     };
     let mut service = Burning(Cache::new(MEMORY).map_err(failed)?, burn);
     // The only client's lane is there before the server sleeps.
@@ -247,14 +271,22 @@ fn queue(
         admits: Arc::clone(&admits),
         claim: Box::new(claim),
     };
-    let engine = ground.server.enter(|| {
-        // Its threads stay on that core.
+    let start = || {
+        // Its threads stay on that core, and are what the one is that starts them.
         pin_current_thread(options.server_core).map_err(failed)?;
         let listener = TcpListener::bind((ground.server.address, 0)).map_err(failed)?;
-        let options = EngineOptions::default();
+        let mut options = EngineOptions::default();
+        if server == Server::BusyBehind {
+            go_first().map_err(failed)?;
+            options.spin = Duration::ZERO;
+        }
         Engine::start_for_queues(listener, (None, admits), queues, options).map_err(failed)
+    };
+    let engine = std::thread::scope(|scope| {
+        let started = scope.spawn(|| ground.server.enter(start));
+        started.join().map_err(|_| failed("a thread panicked"))
     });
-    let engine = engine.map_err(failed)??;
+    let engine = engine?.map_err(failed)??;
     let address = EngineAddress {
         address: engine.address(),
         host: "server".into(),

@@ -61,7 +61,7 @@ impl Server {
     fn run(&mut self, most: usize) {
         for lane in &mut self.lanes {
             lane.acknowledged = lane.placed.len();
-            let upto = lane.placed.len().min(lane.executed + most);
+            let upto = lane.placed.len().min(lane.executed.saturating_add(most));
             self.log
                 .extend_from_slice(&lane.placed[lane.executed..upto]);
             lane.executed = upto;
@@ -206,7 +206,7 @@ fn run(seed: u64, met: &mut Met) {
     let mut owed: Vec<u64> = Vec::new();
     let breaks = random.random_range(0..12);
     let (mut steps, mut sent, mut broken) = (0, 0, 0);
-    while sender.executed() < REQUESTS || !owed.is_empty() {
+    while sender.committed() < REQUESTS || !owed.is_empty() {
         steps += 1;
         assert!(steps < 200_000, "seed {seed}: it does not end");
         match random.random_range(0..12) {
@@ -308,6 +308,7 @@ fn run(seed: u64, met: &mut Met) {
             }
         }
     }
+    server.borrow_mut().run(usize::MAX);
     let log = server.borrow().log.clone();
     let expected: Vec<_> = (1..=REQUESTS).map(|n| (n, request(n))).collect();
     assert_eq!(log, expected, "seed {seed}: each once, and in order");
