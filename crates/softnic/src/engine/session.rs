@@ -185,7 +185,8 @@ impl Session {
             let (turn, used) = self.place_from(&input, buffers);
             self.input = input;
             self.input.drain(..used);
-            let is_news = self.input.len() < len || !buffers.out.is_empty();
+            let is_over = matches!(turn, Turn::Ends(_));
+            let is_news = is_over || self.input.len() < len || !buffers.out.is_empty();
             return is_news.then_some(turn);
         }
         buffers.out.clear();
