@@ -30,12 +30,15 @@ pub struct GivenLane {
     pub about: u64,
 }
 
+/// Asks the server of a queue for a lane; may wait for a second.
+pub type GiveLane = dyn FnMut(&Claim) -> Result<GivenLane, ClaimStatus> + Send;
+
 /// The queues beside an engine.
 pub struct Queues {
     /// Decides whether somebody that may read may place requests, too.
     pub admits: Admits,
-    /// Asks the server of a queue for a lane; may wait for a second.
-    pub claim: Box<dyn FnMut(&Claim) -> Result<GivenLane, ClaimStatus> + Send>,
+    /// Where lanes come from.
+    pub claim: Box<GiveLane>,
 }
 
 /// Somebody wants a lane.

@@ -16,7 +16,7 @@ mod session;
 mod shared;
 mod strangers;
 
-pub use claimer::{GivenLane, Queues};
+pub use claimer::{GiveLane, GivenLane, Queues};
 pub use counters::{Count, Counted};
 pub use mapper::{CellPlaces, Place};
 pub use shared::Admits;
