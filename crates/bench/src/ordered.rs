@@ -1,5 +1,7 @@
 //! The ordered queue beside today's SET of a cell: the rows that a running program is needed
-//! for. All others are `trefoil-ordered-load`'s.
+//! for, and those from another host. All others are `trefoil-ordered-load`'s.
+
+mod off_host;
 
 use crate::load::pin_current_thread;
 use crate::server::{Server, ServerOptions};
@@ -30,7 +32,15 @@ pub fn ordered(
 ) -> Result<OrderedReport, LoadError> {
     let failed = |error: &dyn std::fmt::Display| LoadError::Queue(error.to_string());
     let mut today = None;
+    let ground = match options.off_host {
+        true => Some(off_host::Ground::new().map_err(|error| failed(&error))?),
+        false => None,
+    };
     let mut also = |report: &mut OrderedReport| {
+        if let Some(ground) = &ground {
+            off_host::measure(ground, options, report)?;
+            report.off_host_note = Some(ground.by.to_owned());
+        }
         if !options.commits {
             return Ok(());
         }

@@ -31,8 +31,8 @@ mod workloads;
 pub use clusters::Cluster;
 pub use pace::Pace;
 pub use report::{
-    CommitRow, DurableRow, DurableRun, Latency, OrderedReport, RocksRow, RocksRun, SharedRow,
-    WorkloadRow,
+    CommitRow, DurableRow, DurableRun, ECHO, Latency, OffHostRow, OrderedReport, RocksRow,
+    RocksRun, SharedRow, WorkloadRow,
 };
 pub use waits::Waits;
 
@@ -56,6 +56,8 @@ pub struct LoadOptions {
     pub commits: bool,
     /// The four workloads.
     pub workloads: bool,
+    /// SETs from another host. Measured by `trefoil-bench`, which has the network for it.
+    pub off_host: bool,
     /// 200 clients over few connections.
     pub shared: bool,
     /// SETs that are acknowledged when they are in a file.
@@ -77,6 +79,7 @@ impl Default for LoadOptions {
             server_core: 0,
             commits: true,
             workloads: true,
+            off_host: true,
             shared: true,
             durable: true,
             rocks: true,

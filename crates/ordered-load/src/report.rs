@@ -57,6 +57,24 @@ pub struct CommitRow {
     pub runs: Vec<Latency>,
 }
 
+/// A SET from another host, one at a time.
+#[derive(Clone, Debug, Serialize)]
+pub struct OffHostRow {
+    /// What was done.
+    pub what: String,
+    /// Bytes of the value.
+    pub value_len: usize,
+    /// Medians.
+    pub latency: Latency,
+    /// Of the medians, to the bare echo's; 0 without one.
+    pub to_echo: f64,
+    /// Every run.
+    pub runs: Vec<Latency>,
+}
+
+/// What other SETs from another host are compared to.
+pub const ECHO: &str = "bare echo";
+
 /// One workload on one system.
 #[derive(Clone, Debug, Serialize)]
 pub struct WorkloadRow {
@@ -197,6 +215,10 @@ pub struct OrderedReport {
     pub seconds: f64,
     /// Commits on one host.
     pub commits: Vec<CommitRow>,
+    /// SETs from another host.
+    pub off_host: Vec<OffHostRow>,
+    /// By what they went.
+    pub off_host_note: Option<String>,
     /// Workloads.
     pub workloads: Vec<WorkloadRow>,
     /// Delegation.
@@ -241,6 +263,8 @@ impl OrderedReport {
             runs: options.runs,
             seconds: options.seconds,
             commits: Vec::new(),
+            off_host: Vec::new(),
+            off_host_note: None,
             workloads: Vec::new(),
             shared: Vec::new(),
             durable: Vec::new(),
@@ -266,6 +290,37 @@ impl OrderedReport {
                 latency: run,
                 runs: vec![run],
             }),
+        }
+    }
+
+    /// Adds a run of a SET from another host.
+    pub fn add_off_host(&mut self, what: &str, value_len: usize, run: Latency) {
+        let is_row = |row: &&mut OffHostRow| row.what == what && row.value_len == value_len;
+        match self.off_host.iter_mut().find(is_row) {
+            Some(row) => row.runs.push(run),
+            None => self.off_host.push(OffHostRow {
+                what: what.to_owned(),
+                value_len,
+                latency: run,
+                to_echo: 0.0,
+                runs: vec![run],
+            }),
+        }
+    }
+
+    fn finish_off_host(&mut self) {
+        for row in &mut self.off_host {
+            row.latency = Latency::median(&row.runs);
+        }
+        let echoes = self.off_host.iter().filter(|row| row.what == ECHO);
+        let echoes: Vec<_> = echoes
+            .map(|row| (row.value_len, row.latency.p50_ns))
+            .collect();
+        for row in &mut self.off_host {
+            let echo = echoes.iter().find(|(len, _)| *len == row.value_len);
+            row.to_echo = echo.map_or(0.0, |(_, p50_ns)| {
+                row.latency.p50_ns as f64 / (*p50_ns).max(1) as f64
+            });
         }
     }
 
@@ -354,6 +409,7 @@ impl OrderedReport {
             };
         }
         self.finish_rocks();
+        self.finish_off_host();
         self.workloads.clear();
         let papers = crate::Cluster::all().unwrap_or_default();
         for (&(cluster, system), runs) in &self.raw_workloads {
@@ -420,6 +476,7 @@ impl OrderedReport {
                 row.what, row.value_len, row.server
             );
         }
+        self.put_off_host(&mut text);
         if !self.workloads.is_empty() {
             let _ = writeln!(
                 text,
@@ -490,6 +547,30 @@ impl OrderedReport {
         }
         self.put_rocks(&mut text);
         text
+    }
+
+    fn put_off_host(&self, text: &mut String) {
+        if !self.off_host.is_empty() {
+            let by = self.off_host_note.as_deref().unwrap_or_default();
+            let what = format!("SET from another host, {by}");
+            let _ = writeln!(
+                text,
+                "\n{what:<58} {:>7} {:>10} {:>10} {:>10} {:>8}",
+                "bytes", "p50 ns", "p99 ns", "p99.9 ns", "× echo"
+            );
+        }
+        for row in &self.off_host {
+            let Latency {
+                p50_ns,
+                p99_ns,
+                p999_ns,
+            } = row.latency;
+            let _ = writeln!(
+                text,
+                "{:<58} {:>7} {p50_ns:>10} {p99_ns:>10} {p999_ns:>10} {:>8.2}",
+                row.what, row.value_len, row.to_echo
+            );
+        }
     }
 
     fn put_rocks(&self, text: &mut String) {

@@ -63,3 +63,30 @@ impl Carrier for Queue {
         Queue::wait_for_room(self, timeout)
     }
 }
+
+impl<C: Carrier + ?Sized> Carrier for Box<C> {
+    fn submit(&mut self, request: &[u8], nilext: bool) -> Result<Committed, Refused> {
+        (**self).submit(request, nilext)
+    }
+
+    fn committed(&mut self, request: Committed, timeout: Duration) -> Result<(), NoAnswer> {
+        (**self).committed(request, timeout)
+    }
+
+    fn answer(
+        &mut self,
+        to: Committed,
+        into: &mut Vec<u8>,
+        timeout: Duration,
+    ) -> Result<(), NoAnswer> {
+        (**self).answer(to, into, timeout)
+    }
+
+    fn forget(&mut self, to: Committed) {
+        (**self).forget(to);
+    }
+
+    fn wait_for_room(&mut self, timeout: Duration) -> Result<(), NoAnswer> {
+        (**self).wait_for_room(timeout)
+    }
+}

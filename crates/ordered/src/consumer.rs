@@ -42,6 +42,8 @@ pub(crate) struct Consumer<W> {
     pub(crate) taken: u64,
     /// The position of its last head: an honest client's only rise.
     last_position: u64,
+    /// The client's name for the request of its last head; 0 before the first.
+    pub(crate) last_request_id: u64,
 }
 
 /// What a look at a lane without a head has found.
@@ -79,6 +81,7 @@ impl<W: Atomics> Consumer<W> {
             is_news: false,
             taken: 0,
             last_position: 0,
+            last_request_id: 0,
         }
     }
 
@@ -94,6 +97,7 @@ impl<W: Atomics> Consumer<W> {
             Ok((position, _)) if position <= self.last_position => Look::Broken,
             Ok((position, head)) => {
                 self.last_position = position;
+                self.last_request_id = head.request_id;
                 self.next = Some(Next { position, head });
                 Look::Published
             }

@@ -99,4 +99,4 @@ pub use producer::{Committed, Producer, Refused};
 pub use queue::{NoAnswer, Queue};
 pub use service::{Answer, AnswerTooLong, Request, Service};
 pub use shared::Shared;
-pub use worker::{Invitation, Options, SetUpError, Worker};
+pub use worker::{Invitation, Options, ProducerId, SetUpError, Worker};

@@ -175,6 +175,18 @@ impl<W: Atomics> Merge<W> {
         })
     }
 
+    /// The client's name for the last request that was found in this lane.
+    pub(crate) fn last_request_id(&self, id: LaneId) -> Option<u64> {
+        self.lane(id).map(|lane| lane.last_request_id)
+    }
+
+    /// Before the first one: what that name was in a former lane of the same client.
+    pub(crate) fn set_last_request_id(&mut self, id: LaneId, request_id: u64) {
+        if let Some(lane) = self.lanes.get_mut(id.0).and_then(Option::as_mut) {
+            lane.last_request_id = request_id;
+        }
+    }
+
     /// Requests of this lane that were taken and are not completed.
     pub(crate) fn taken(&self, id: LaneId) -> u64 {
         self.lane(id).map_or(0, |lane| lane.taken)

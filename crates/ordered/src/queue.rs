@@ -7,6 +7,7 @@ use crate::producer::{Committed, Producer, Refused};
 use crate::words::Mapped;
 use crate::worker::{Invitation, SetUpError};
 use rustix::fs::fstat;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 use trefoil_layout::words::Words;
@@ -27,6 +28,9 @@ pub enum NoAnswer {
     /// nonsense. Nobody knows whether the request was executed.
     #[error("the server of the queue is gone, or has closed this client's lane")]
     ServerGone,
+    /// The request is executed, and its answer was lost with a connection.
+    #[error("the request is executed, and its answer was lost with the connection")]
+    Lost,
     /// The request was nilext, or its answer was taken before.
     #[error("no answer is owed to this request")]
     NotOwed,
@@ -94,6 +98,33 @@ impl Queue {
     /// What commits requests of this queue.
     pub fn commit_by(&self) -> CommitBy {
         self.commit_by
+    }
+
+    /// What requests are called from now on: this, then one more each. For who places
+    /// requests for somebody that numbers them.
+    pub fn set_next_request_id(&mut self, id: u64) {
+        self.next_request_id = id;
+    }
+
+    /// What can be waited for until the server rings, or is gone; see [`Queue::set_waits`].
+    pub fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    /// Says that this client is about to sleep until the bell rings, or does not any more. It
+    /// has to look once more between that and its sleep: the server rings for what comes
+    /// later. `false`: the server is gone.
+    pub fn set_waits(&mut self, waits: bool) -> bool {
+        if (self.waiting % 2 == 1) != waits {
+            self.announce();
+        }
+        waits || bell::silence(&self.bell) == Peer::Alive
+    }
+
+    /// Whether the server takes nothing more of this client.
+    pub fn is_closed(&self) -> bool {
+        let turn = lane::turn(self.producer.words());
+        matches!(turn, Some(lane::Turn::Closed(_)) | None)
     }
 
     /// Puts a request into its place. Where publication commits, a nilext one (whose answer

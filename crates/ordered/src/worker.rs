@@ -14,6 +14,7 @@ use crate::service::{Answer, Service};
 use crate::words::Mapped;
 use rustix::fs::fstat;
 use rustix::time::{ClockId, clock_gettime};
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
@@ -24,6 +25,8 @@ use trefoil_region::{HugePages, Mapping, MappingError, MemoryObject, ObjectError
 const BATCH_MAX: usize = 64;
 /// Batches between two looks at the sockets while the server does not sleep.
 const SOCKET_ROUNDS: u32 = 8192;
+/// Producers without a lane that are known.
+pub const PARTED_MAX: usize = 4096;
 /// Sleep between two looks at a claim that others wait for.
 const CLAIM_NAP: Duration = Duration::from_micros(50);
 
@@ -78,6 +81,12 @@ pub enum SetUpError {
     /// The server of the queue has failed.
     #[error("the queue has ended and takes no clients")]
     Ended,
+    /// A lane is wanted for a producer whose former one is not empty yet.
+    #[error("what this producer has sent before is still being executed")]
+    Draining,
+    /// A producer returns of which nothing is known, or one comes by another's name.
+    #[error("nothing is known of what this producer has sent before")]
+    Forgotten,
     /// What was handed over is no lane, or not that of its order.
     #[error("the shared memory handed over is not that of a queue of this version")]
     Foreign,
@@ -97,9 +106,15 @@ pub struct Invitation {
     pub terms: Terms,
 }
 
+/// Names who numbers requests, over all lanes that they have one after another: drawn at
+/// random.
+pub type ProducerId = [u64; 2];
+
 struct Client {
     lane: LaneId,
     bell: UnixStream,
+    /// For whom its requests are placed, if that is somebody else.
+    producer: Option<ProducerId>,
     /// Number of the client's sleep that was ended by this bell.
     rung: u64,
     is_gone: bool,
@@ -135,6 +150,9 @@ pub struct Worker {
     broken: u64,
     /// Some of them have left requests that were taken and are not completed.
     is_parting: bool,
+    /// Producers without a lane, those that parted last behind, and the number of the last
+    /// request of each, which is executed.
+    parted: VecDeque<(ProducerId, u64)>,
 }
 
 impl std::fmt::Debug for Worker {
@@ -180,11 +198,58 @@ impl Worker {
             bells_heard: 0,
             broken: 0,
             is_parting: false,
+            parted: VecDeque::new(),
         })
     }
 
     /// Makes a lane for another client.
     pub fn admit(&mut self) -> Result<Invitation, SetUpError> {
+        self.admit_for(None)
+    }
+
+    /// Makes a lane for a producer, whose requests somebody else places: an engine. They are
+    /// numbered by their request ids, without a gap and over all lanes that the producer has
+    /// one after another. Returns the number of the last one too, which is executed: what is
+    /// above it is in no lane of this queue, then or later.
+    ///
+    /// A former lane is closed by that, and there is no new one before everything in it is
+    /// executed ([`SetUpError::Draining`]). The last [`PARTED_MAX`] producers without a lane
+    /// are known; of those that are not, one that returns is refused.
+    pub fn admit_producer(
+        &mut self,
+        producer: ProducerId,
+        returns: bool,
+    ) -> Result<(Invitation, u64), SetUpError> {
+        let is_its = |client: &&mut Client| client.producer == Some(producer);
+        if let Some(client) = self.clients.iter_mut().find(is_its) {
+            if !returns {
+                return Err(SetUpError::Forgotten);
+            }
+            client.is_gone = true;
+            self.merge.close(client.lane);
+            self.part();
+        }
+        if self.clients.iter_mut().any(|client| is_its(&client)) {
+            return Err(SetUpError::Draining);
+        }
+        let known = self.parted.iter().position(|(id, _)| *id == producer);
+        let placed = match (known, returns) {
+            (Some(at), true) => self.parted[at].1,
+            (None, false) => 0,
+            (Some(_), false) | (None, true) => return Err(SetUpError::Forgotten),
+        };
+        let invitation = self.admit_for(Some(producer))?;
+        if let Some(last) = self.clients.last() {
+            // A lane in which nothing comes is left with this number, too.
+            self.merge.set_last_request_id(last.lane, placed);
+        }
+        if let Some(at) = known {
+            self.parted.remove(at);
+        }
+        Ok((invitation, placed))
+    }
+
+    fn admit_for(&mut self, producer: Option<ProducerId>) -> Result<Invitation, SetUpError> {
         if self.clients.len() >= self.options.client_count_max {
             // A busy server has not heard yet of those who have died.
             self.look_at_bells(Duration::ZERO);
@@ -217,6 +282,7 @@ impl Worker {
         self.clients.push(Client {
             lane,
             bell: own,
+            producer,
             rung: 0,
             is_gone: false,
         });
@@ -406,17 +472,24 @@ impl Worker {
     /// Forgets clients of whom nothing will come any more: the dead, and those whose lanes
     /// are broken, who learn of it as their bells are closed.
     fn part(&mut self) {
-        let merge = &mut self.merge;
+        let (merge, parted) = (&mut self.merge, &mut self.parted);
         let mut is_parting = false;
         self.clients.retain(|client| {
             let is_broken = merge.is_broken(client.lane);
             let is_over = (client.is_gone || is_broken) && merge.is_drained(client.lane);
             if is_over {
+                let placed = merge.last_request_id(client.lane);
+                if let (Some(producer), Some(placed), false) = (client.producer, placed, is_broken)
+                {
+                    parted.push_back((producer, placed));
+                }
                 merge.remove(client.lane);
             }
             is_parting |= is_broken && !is_over;
             !is_over
         });
+        let too_many = parted.len().saturating_sub(PARTED_MAX);
+        parted.drain(..too_many);
         self.is_parting = is_parting;
     }
 

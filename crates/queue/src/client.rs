@@ -10,7 +10,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use trefoil_fabric::shm::{UserPolicy, receive_with};
-use trefoil_ordered::{Committed, Invitation, NoAnswer, Queue, Refused, SetUpError};
+use trefoil_ordered::{Carrier, Committed, Invitation, NoAnswer, Queue, Refused, SetUpError};
+use trefoil_softnic::{ConnectError, EngineAddress, RemoteQueue};
 
 /// How long a server may take to give a lane: longer than any checkpoint.
 const WELCOME_WITHIN: Duration = Duration::from_secs(10);
@@ -101,14 +102,38 @@ pub enum ClientError {
     Foreign,
 }
 
-/// A connection. One thread uses it; others have their own.
+/// Why there is no connection to a queue on another host.
+#[derive(Debug, thiserror::Error)]
+pub enum RemoteJoinError {
+    /// The engine.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// Something else is served.
+    #[error("what the engine places requests into is no queue of this version")]
+    Foreign,
+}
+
+/// A connection, over shared memory or by an engine. One thread uses it; others have their
+/// own.
 #[derive(Debug)]
-pub struct Client {
-    queue: Queue,
+pub struct Client<C = Queue> {
+    queue: C,
     service: ServiceKind,
     is_durable: bool,
     within: Duration,
     bytes: Vec<u8>,
+    answer: Vec<u8>,
+}
+
+impl Client<RemoteQueue> {
+    /// Connects to a queue on another host by the engine beside it, which has this number for
+    /// it. A connection that breaks is made anew by whoever waits.
+    pub fn connect_by_engine(engine: EngineAddress, queue: u32) -> Result<Self, RemoteJoinError> {
+        let queue = RemoteQueue::connect(engine, queue, WELCOME_WITHIN)?;
+        let about = welcome::about(queue.claimed().about);
+        let (service, is_durable) = about.ok_or(RemoteJoinError::Foreign)?;
+        Ok(Client::over(queue, service, is_durable))
+    }
 }
 
 impl Client {
@@ -148,6 +173,10 @@ impl Client {
             }
             Outcome::NoMemory => return Err(JoinError::NoMemory { path: at() }),
             Outcome::Ending => return Err(JoinError::Ending { path: at() }),
+            // What an engine is told.
+            Outcome::Draining | Outcome::Forgotten => {
+                return Err(JoinError::Foreign { path: at() });
+            }
         }
         let [order, lane, bell] = <[OwnedFd; DESCRIPTORS]>::try_from(descriptors)
             .map_err(|_| JoinError::Foreign { path: at() })?;
@@ -157,13 +186,43 @@ impl Client {
             bell: bell.into(),
             terms: welcome.terms,
         })?;
-        Ok(Client {
+        Ok(Client::over(queue, welcome.service, welcome.is_durable))
+    }
+}
+
+impl<C: Carrier> Client<C> {
+    fn over(queue: C, service: ServiceKind, is_durable: bool) -> Self {
+        Client {
             queue,
-            service: welcome.service,
-            is_durable: welcome.is_durable,
+            service,
+            is_durable,
             within: WITHIN_DEFAULT,
             bytes: Vec::new(),
-        })
+            answer: Vec::new(),
+        }
+    }
+
+    /// The same, whatever carries its requests.
+    pub fn boxed(self) -> Client<Box<dyn Carrier>>
+    where
+        C: 'static,
+    {
+        let Client {
+            queue,
+            service,
+            is_durable,
+            within,
+            bytes,
+            answer,
+        } = self;
+        Client {
+            queue: Box::new(queue),
+            service,
+            is_durable,
+            within,
+            bytes,
+            answer,
+        }
     }
 
     /// What is behind the queue.
@@ -182,7 +241,7 @@ impl Client {
     }
 
     /// The queue itself.
-    pub fn queue(&mut self) -> &mut Queue {
+    pub fn queue(&mut self) -> &mut C {
         &mut self.queue
     }
 
@@ -215,11 +274,16 @@ impl Client {
     /// is none.
     ///
     /// The request's slot is held until its answer is taken. After [`NoAnswer::TimedOut`] ask
-    /// again, or do without it by [`Queue::forget`] (of [`Client::queue`]): otherwise the queue
+    /// again, or do without it by [`Carrier::forget`] (of [`Client::queue`]): otherwise the queue
     /// is full as soon as that slot's turn comes again, and stays so.
     pub fn answer(&mut self, sent: Committed) -> Result<Option<&[u8]>, ClientError> {
-        let answer = self.queue.answer(sent, self.within)?;
-        match Status::of(answer) {
+        self.queue.answer(sent, &mut self.answer, self.within)?;
+        self.meaning()
+    }
+
+    /// What the last answer says.
+    fn meaning(&self) -> Result<Option<&[u8]>, ClientError> {
+        match Status::of(&self.answer) {
             Some((Status::Done, value)) => Ok(Some(value)),
             Some((Status::Missing, _)) => Ok(None),
             // It is in a log, the queue's or the store's: the next life may execute it.
@@ -233,11 +297,11 @@ impl Client {
     /// nobody could take it any more.
     fn ask(&mut self, request: &Request<'_>) -> Result<Option<&[u8]>, ClientError> {
         let sent = self.send(request, false)?;
-        if let Err(why) = self.queue.settle(self.within) {
+        if let Err(why) = self.queue.answer(sent, &mut self.answer, self.within) {
             self.queue.forget(sent);
             return Err(why.into());
         }
-        self.answer(sent)
+        self.meaning()
     }
 
     fn commit(&mut self, request: &Request<'_>) -> Result<(), ClientError> {
@@ -277,7 +341,7 @@ impl Client {
 
 /// A connection to what listens at this path. [`io::ErrorKind::TimedOut`]: as many as it lets
 /// wait are waiting, and it has accepted none of them.
-fn reach(path: &Path, within: Duration) -> io::Result<UnixStream> {
+pub(crate) fn reach(path: &Path, within: Duration) -> io::Result<UnixStream> {
     let address = SocketAddrUnix::new(path)?;
     let start = Instant::now();
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

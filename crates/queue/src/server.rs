@@ -14,8 +14,8 @@ use trefoil_journal::snapshot::SnapshotError;
 use trefoil_journal::{FileDisk, Flush, file};
 use trefoil_ordered::worker::Turn;
 use trefoil_ordered::{
-    DurableError, DurableService, DurableWorker, Invitation, Options, Service, SetUpError, Step,
-    Worker,
+    DurableError, DurableService, DurableWorker, Invitation, Options, ProducerId, Service,
+    SetUpError, Step, Worker,
 };
 use trefoil_rocksdb::{DbError, DbOptions};
 
@@ -156,9 +156,12 @@ impl Failing for Rocks {
     }
 }
 
+/// A lane for a client, or for a producer, who may have been there before.
+type Wanted = Option<(ProducerId, bool)>;
+
 /// A worker with its service.
 trait Engine {
-    fn admit(&mut self) -> Result<Invitation, SetUpError>;
+    fn admit(&mut self, wanted: Wanted) -> Result<(Invitation, u64), SetUpError>;
     fn client_count(&self) -> usize;
     fn run_once(&mut self) -> Result<Turn, ServeError>;
     fn rest(&mut self, turn: Turn, idle_since: &mut Option<Instant>);
@@ -170,8 +173,11 @@ struct Volatile<S> {
 }
 
 impl<S: Service + Failing> Engine for Volatile<S> {
-    fn admit(&mut self) -> Result<Invitation, SetUpError> {
-        self.worker.admit()
+    fn admit(&mut self, wanted: Wanted) -> Result<(Invitation, u64), SetUpError> {
+        match wanted {
+            None => self.worker.admit().map(|invitation| (invitation, 0)),
+            Some((producer, returns)) => self.worker.admit_producer(producer, returns),
+        }
     }
 
     fn client_count(&self) -> usize {
@@ -204,8 +210,11 @@ impl<S: DurableService + Failing> Engine for Durable<S>
 where
     ServeError: From<DurableError<S::Error>>,
 {
-    fn admit(&mut self) -> Result<Invitation, SetUpError> {
-        self.worker.admit()
+    fn admit(&mut self, wanted: Wanted) -> Result<(Invitation, u64), SetUpError> {
+        match wanted {
+            None => self.worker.admit().map(|invitation| (invitation, 0)),
+            Some((producer, returns)) => self.worker.admit_producer(producer, returns),
+        }
     }
 
     fn client_count(&self) -> usize {
@@ -231,12 +240,12 @@ fn volatile(
     stop: &AtomicBool,
     ready: impl FnOnce(),
 ) -> Result<(), ServeError> {
-    let listener = listen(options)?;
+    let mut listener = listen(options)?;
     // A client of an earlier life has that one's memory, and knows from its bell that nobody
     // serves it: epochs of queues without a journal need not differ for that, and do.
     let worker = Worker::new(random(), options.queue.clone())?;
     let mut engine = Volatile { worker, service };
-    run(&listener, &mut engine, options, stop, ready)?;
+    run(&mut listener, &mut engine, options, stop, ready)?;
     drop(listener);
     let Volatile {
         worker,
@@ -260,7 +269,7 @@ fn durable<S: DurableService + Failing>(
 where
     ServeError: From<DurableError<S::Error>>,
 {
-    let listener = listen(options)?;
+    let mut listener = listen(options)?;
     let journal = folder.journal();
     let (of, how) = ((queue, random()), (options.journal_len, options.flush));
     let worker = DurableWorker::open(options.queue.clone(), &mut service, |executed, replay| {
@@ -270,7 +279,7 @@ where
         return Err(failure);
     }
     let mut engine = Durable { worker, service };
-    run(&listener, &mut engine, options, stop, ready)?;
+    run(&mut listener, &mut engine, options, stop, ready)?;
     drop(listener);
     let Durable {
         worker,
@@ -293,7 +302,7 @@ fn listen(options: &ServeOptions) -> Result<Listener, ListenError> {
 }
 
 fn run(
-    listener: &Listener,
+    listener: &mut Listener,
     engine: &mut impl Engine,
     options: &ServeOptions,
     stop: &AtomicBool,
@@ -309,13 +318,13 @@ fn run(
         let is_asleep = idle_since.is_some_and(|since| since.elapsed() >= options.queue.spin);
         let is_due = turns.is_multiple_of(LOOK_TURNS) || looked.elapsed() >= LOOK_WITHIN;
         if is_asleep || is_due {
-            listener.look(|| engine.admit());
+            listener.look(|wanted| engine.admit(wanted));
             looked = Instant::now();
         }
         match engine.client_count() {
             0 => {
                 listener.wait(ALONE);
-                listener.look(|| engine.admit());
+                listener.look(|wanted| engine.admit(wanted));
             }
             _ => engine.rest(turn, &mut idle_since),
         }

@@ -3,7 +3,7 @@
 //! | word | field | why |
 //! |---|---|---|
 //! | 0 | magic | |
-//! | 1 | outcome: 0 welcome, 1 full, 2 no memory, 3 ending | |
+//! | 1 | outcome: 0 welcome, 1 full, 2 no memory, 3 ending; to an engine also 4 draining, 5 forgotten | |
 //! | 2 | epoch | of the lane's terms |
 //! | 3 | client id | likewise |
 //! | 4 | slot count | likewise |
@@ -56,14 +56,20 @@ pub enum Outcome {
     NoMemory = 2,
     /// The server ends.
     Ending = 3,
+    /// What this producer has sent before is still being executed.
+    Draining = 4,
+    /// Nothing is known of what this producer has sent before.
+    Forgotten = 5,
 }
 
 impl Outcome {
-    const ALL: [Outcome; 4] = [
+    const ALL: [Outcome; 6] = [
         Outcome::Welcome,
         Outcome::Full,
         Outcome::NoMemory,
         Outcome::Ending,
+        Outcome::Draining,
+        Outcome::Forgotten,
     ];
 }
 
@@ -82,7 +88,26 @@ pub struct Welcome {
     pub client_count_max: u64,
 }
 
+/// What serves a queue, as clients elsewhere are told by its engine: the service's number,
+/// and 256 besides if a commit means persistent.
+const ABOUT_DURABLE: u64 = 1 << 8;
+
+/// What that word says; `None`: it is none of this version.
+pub(crate) fn about(word: u64) -> Option<(ServiceKind, bool)> {
+    let number = word & !ABOUT_DURABLE;
+    let service = ServiceKind::ALL
+        .into_iter()
+        .find(|of| *of as u64 == number)?;
+    Some((service, word & ABOUT_DURABLE != 0))
+}
+
 impl Welcome {
+    /// What serves it, in a word.
+    pub(crate) fn about(&self) -> u64 {
+        let durable = if self.is_durable { ABOUT_DURABLE } else { 0 };
+        self.service as u64 | durable
+    }
+
     /// Its bytes.
     pub fn encode(&self) -> [u8; LEN] {
         let words: [u64; WORDS] = [

@@ -19,8 +19,9 @@
 use crate::limits::{ANSWERS_LEN_MAX, ASK_COUNT_MAX, DATA_LEN_MAX, WINDOW_LEN, WINDOW_LEN_MIN};
 use crate::target::ReadRange;
 use crate::wire::{
-    self, ANSWER_LEN, ASK_LEN, Answer, Ask, CounterValues, Frame, HEAD_LEN, Head, Hello, Kind,
-    Malformed, Open, OpenStatus, Opened, Refusal, Request, Status, Welcome,
+    self, ANSWER_LEN, ASK_LEN, Answer, Ask, Claim, ClaimStatus, Claimed, CounterValues, Frame,
+    HEAD_LEN, Head, Hello, Kind, Malformed, Open, OpenStatus, Opened, Refusal, Request, Status,
+    Welcome,
 };
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hasher};
@@ -156,6 +157,8 @@ pub enum Event<'a> {
     },
     /// Of [`Initiator::ask_counters`].
     Counters(CounterValues),
+    /// Of [`Initiator::claim`]: from now on the session is a [`crate::placing::Sender`]'s.
+    Claimed(Result<Claimed, ClaimStatus>),
 }
 
 /// Hashes the ids of requests under way. These are the client's own: what an engine sends
@@ -224,6 +227,8 @@ pub struct Initiator {
     opening_count: usize,
     /// Times that counters were asked for and have not come.
     counting_count: usize,
+    /// A lane was asked for, and there is no answer yet.
+    is_claiming: bool,
     /// When the engine was heard last, or began to owe something.
     heard_ns: u64,
     /// How long answers take lately, from when they were asked for; 0 before the first.
@@ -253,6 +258,7 @@ impl Initiator {
             touch_count: 0,
             opening_count: 0,
             counting_count: 0,
+            is_claiming: false,
             heard_ns: 0,
             answer_ns: 0,
             gap_ns: 0,
@@ -273,6 +279,13 @@ impl Initiator {
         self.begin_to_owe(now_ns);
         self.opening_count += 1;
         Open { id, life, backend }.encode(&mut self.out);
+    }
+
+    /// Asks for a lane of an ordered queue. Nothing else is asked by this session.
+    pub fn claim(&mut self, claim: &Claim, now_ns: u64) {
+        self.begin_to_owe(now_ns);
+        self.is_claiming = true;
+        claim.encode(&mut self.out);
     }
 
     /// Asks for what the engine has counted.
@@ -416,7 +429,7 @@ impl Initiator {
 
     /// Whether the engine owes something.
     pub fn owes(&self) -> bool {
-        self.opening_count + self.counting_count > 0 || !self.pending.is_empty()
+        self.opening_count + self.counting_count > 0 || self.is_claiming || !self.pending.is_empty()
     }
 
     /// Requests that wait to be sent and will be answered.
@@ -556,6 +569,10 @@ impl Initiator {
                     let values = wire::counters::decode(head, body)?;
                     self.counting_count -= 1;
                     on(Event::Counters(values));
+                }
+                (Kind::Claimed, Some(_)) if self.is_claiming => {
+                    self.is_claiming = false;
+                    on(Event::Claimed(Claimed::decode(body)?));
                 }
                 (Kind::Answers, Some(_)) => {
                     self.take_answers(head, body, now_ns, &mut on)?;

@@ -12,7 +12,8 @@
 //!            ◄──────────────────────────── ANSWERS ──
 //! ```
 //!
-//! [`datagram`] carries requests and answers over a network that loses, doubles and
+//! [`placing`] is what a session says instead whose client puts requests into an ordered
+//! queue. [`datagram`] carries requests and answers over a network that loses, doubles and
 //! reorders. [`wire`] has the bytes, [`Target`] the engine's side of a session, [`Initiator`]
 //! the client's. Neither has a socket, a clock or a thread: bytes and times are
 //! arguments. `docs/softnic.md` says the same for people.
@@ -33,6 +34,7 @@
 pub mod datagram;
 mod initiator;
 pub mod limits;
+pub mod placing;
 mod target;
 pub mod wire;
 

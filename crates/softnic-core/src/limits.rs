@@ -23,6 +23,9 @@ pub const WINDOW_LEN: u32 = 512 << 10;
 /// The least that holds the longest answer.
 pub const WINDOW_LEN_MIN: u32 = (ANSWER_LEN + DATA_LEN_MAX) as u32;
 
+/// Longest request for an ordered queue, and longest answer, in bytes: what a slot holds.
+pub const REQUEST_LEN_MAX: usize = 1440;
+
 /// Longest token, in bytes.
 pub const TOKEN_LEN_MAX: usize = 256;
 

@@ -3,9 +3,9 @@
 use crate::limits::{ANSWERS_LEN_FULL, ASK_COUNT_MAX, ASKS_LEN_MAX, WINDOW_LEN, WINDOW_LEN_MIN};
 use crate::wire::greeting::{ANY_HELLO_LEN_MAX, REFUSED_LEN};
 use crate::wire::{
-    self, ANSWER_LEN, ASK_LEN, Answer, Ask, CounterValues, Frame, HEAD_LEN, Head, Hello, Kind,
-    Malformed, Open, OpenStatus, Opened, PROTOCOL_VERSION, Refusal, RefusalCode, Region, Request,
-    Status, Welcome,
+    self, ANSWER_LEN, ASK_LEN, Answer, Ask, Claim, CounterValues, Frame, HEAD_LEN, Head, Hello,
+    Kind, Malformed, Open, OpenStatus, Opened, PROTOCOL_VERSION, Refusal, RefusalCode, Region,
+    Request, Status, Welcome,
 };
 use trefoil_layout::KeyHash;
 use trefoil_layout::limits::LAYOUT_VERSION;
@@ -121,6 +121,8 @@ pub enum TargetError {
 pub struct Target {
     /// Solicited bytes that the client may have under way; `None` before it is let in.
     window: Option<u32>,
+    /// What its client wants instead of reading, until that is taken.
+    claim: Option<Claim>,
 }
 
 impl Target {
@@ -177,10 +179,20 @@ impl Target {
                     wire::counters::encode(&memory.counters(), out);
                 }
                 Kind::Asks => carry_out(head, body, window, memory, out)?,
+                Kind::Claim if head.count == 1 => {
+                    self.claim = Some(Claim::decode(body)?);
+                    return Ok(done + frame.total_len());
+                }
                 _ => return Err(Malformed("a frame that clients do not send").into()),
             }
             done += frame.total_len();
         }
+    }
+
+    /// That the client wants to place requests instead, if it has just said so: nothing
+    /// behind that is this target's ([`crate::placing::Placer`]).
+    pub fn take_claim(&mut self) -> Option<Claim> {
+        self.claim.take()
     }
 
     /// Carries out the greeting of a client that is not in yet, and nothing that stands

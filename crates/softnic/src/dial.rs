@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use trefoil_fabric::clock::monotonic_ns;
-use trefoil_softnic_core::wire::{COUNTER_NAMES, OpenStatus};
+use trefoil_softnic_core::wire::{COUNTER_NAMES, ClaimStatus, OpenStatus};
 use trefoil_softnic_core::{Event, Initiator, InitiatorOptions, SessionError};
 use trefoil_tls::{HandshakeError, Tls};
 
@@ -92,6 +92,16 @@ pub enum ConnectError {
         backend: u32,
         /// Why.
         status: OpenStatus,
+    },
+    /// It gives no lane of that queue.
+    #[error("the engine at {address} gives no place in queue {queue}: {status}")]
+    NotClaimed {
+        /// Where.
+        address: SocketAddr,
+        /// Which was asked for.
+        queue: u32,
+        /// Why.
+        status: ClaimStatus,
     },
     /// Its backend's memory is not understood here, or is another's.
     #[error("the engine at {address} has opened something else than backend {backend}")]

@@ -13,6 +13,10 @@
 //!                                 └──── Mapper (one thread) ────────────┘
 //! ```
 //!
+//! Beside ordered queues an engine does the same for their clients ([`RemoteQueue`]): a lane
+//! for each, which the claimer asks the queue's server for, and into which the event loop
+//! places what comes.
+//!
 //! Set-up and datapath are apart: the greeter carries out TLS handshakes and lets clients
 //! in, the mapper greets backends, finds those that have moved or come back, and may wait;
 //! an event loop never does. Beyond loopback both
@@ -24,12 +28,14 @@ mod datagrams;
 mod dial;
 pub mod engine;
 mod port;
+mod remote;
 mod sessions;
 
 pub use dial::{ConnectError, DatagramUse, EngineAddress, ask_counters};
 pub use engine::{
-    CellPlaces, Count, Counted, ENGINE_COUNT_MAX, Engine, EngineError, EngineOptions, Place,
-    SESSION_COUNT_MAX, Who,
+    CellPlaces, Count, Counted, ENGINE_COUNT_MAX, Engine, EngineError, EngineOptions, GivenLane,
+    Place, Queues, SESSION_COUNT_MAX, Who,
 };
 pub use port::EnginePort;
+pub use remote::RemoteQueue;
 pub use sessions::Sessions;

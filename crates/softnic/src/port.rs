@@ -369,7 +369,7 @@ impl Core {
                 | Event::Voted { handle, .. }
                 | Event::Read { handle, .. }
                 | Event::Unanswered { handle, .. } => handle,
-                Event::Opened { .. } | Event::Counters(_) => return,
+                Event::Opened { .. } | Event::Counters(_) | Event::Claimed(_) => return,
             };
             let Some(port) = ports.iter_mut().find(|of| of.handle == handle) else {
                 return;
@@ -422,7 +422,7 @@ impl PortState {
 /// How an event is told to the driver; `None` where it ends the port as well.
 fn completion<'a>(event: &Event<'a>) -> Option<Completion<'a>> {
     match *event {
-        Event::Opened { .. } | Event::Counters(_) => None,
+        Event::Opened { .. } | Event::Counters(_) | Event::Claimed(_) => None,
         Event::Scanned {
             id,
             vote,

@@ -1,9 +1,10 @@
 //! `queue`: an ordered queue on this host, served and used.
 
 use crate::args::{
-    QueueCommand, QueueFlush, QueueServeArgs, QueueServer, QueueService, QueueSocket,
-    QueueValueArgs,
+    QueueCommand, QueueEngineArgs, QueueFlush, QueueServeArgs, QueueServer, QueueService,
+    QueueSocket, QueueValueArgs,
 };
+use crate::engine::{Service, Setup, engine_options};
 use crate::failure::{Failure, Outcome, print_line};
 use crate::operations::{read_value, write_value};
 use crate::signals::Signals;
@@ -13,9 +14,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::Notify;
-use trefoil_backend::raise_descriptor_limit;
-use trefoil_cell::runtime_dir;
-use trefoil_queue::{Client, ClientError, ServeError, ServeOptions, ServiceKind};
+use trefoil_backend::{UserPolicy, raise_descriptor_limit};
+use trefoil_cell::{RpcAddress, runtime_dir};
+use trefoil_queue::{Carrier, Client, ClientError, ServeError, ServeOptions, ServiceKind, beside};
+use trefoil_softnic::engine::Admits;
+use trefoil_softnic::{DatagramUse, Engine, EngineAddress, EngineOptions, Who};
+use trefoil_tls::{CertFiles, CertUse, Role, Tls};
 
 /// What a file system in memory calls itself.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
@@ -29,6 +33,7 @@ const ROCKSDB_DESCRIPTORS: u64 = 16 << 10;
 pub(crate) fn run(command: QueueCommand) -> Outcome {
     match command {
         QueueCommand::Serve(args) => serve(&args),
+        QueueCommand::Engine(args) => engine(args),
         QueueCommand::Get(args) => {
             let mut client = connect(&args.server)?;
             match client.get(args.key.as_bytes()).map_err(failure)? {
@@ -90,12 +95,87 @@ fn socket(at: &QueueSocket) -> Result<PathBuf, Failure> {
     }
 }
 
-fn connect(to: &QueueServer) -> Result<Client, Failure> {
-    let servers = crate::users::policy(&to.server_user).map_err(|failure| match failure {
+fn servers(users: &[String]) -> Result<UserPolicy, Failure> {
+    crate::users::policy(users).map_err(|failure| match failure {
         Failure::Usage(said) => Failure::Usage(said.replace("--allow-user", "--server-user")),
         other => other,
+    })
+}
+
+fn connect(to: &QueueServer) -> Result<Client<Box<dyn Carrier>>, Failure> {
+    let Some(engine) = &to.engine else {
+        let servers = servers(&to.server_user)?;
+        let client = Client::connect_to(&socket(&to.at)?, &servers).map_err(Failure::of)?;
+        return Ok(client.boxed());
+    };
+    let address = crate::serve::tcp_address("--engine", engine)?;
+    let read = |directory| Tls::read(&CertFiles::in_directory(directory), CertUse::Client);
+    let tls = to.certs.as_deref().map(read).transpose();
+    let tls = tls.map_err(Failure::of)?;
+    let server = RpcAddress::Tcp {
+        host: address.ip().to_string(),
+        port: address.port(),
+    };
+    let token = match tls {
+        Some(_) => None,
+        None => trefoil_cell::credentials(&server).token(),
+    };
+    let host = engine
+        .rsplit_once(':')
+        .map_or(&engine[..], |(host, _)| host);
+    let engine = EngineAddress {
+        address,
+        host: host.trim_matches(['[', ']']).to_owned(),
+        tls,
+        datagrams: DatagramUse::No,
+        token: token.map_or_else(|| Arc::from([]), |token| token.as_bytes().into()),
+    };
+    let client = Client::connect_by_engine(engine, to.queue).map_err(Failure::of)?;
+    Ok(client.boxed())
+}
+
+/// Whether somebody that was let in may place requests: a certificate of a backend alone is
+/// none that writes.
+fn may_write(who: &Who) -> bool {
+    match who {
+        Who::Token(_) => true,
+        Who::Certificate(caller) => caller.roles.has(Role::Client) || caller.roles.has(Role::Admin),
+    }
+}
+
+fn engine(args: QueueEngineArgs) -> Outcome {
+    crate::logging::start();
+    let tls = crate::serve::server_tls(args.certs.as_deref())?;
+    let sockets = match args.sockets.is_empty() {
+        true => vec![runtime_dir().map_err(Failure::of)?.join("queue.sock")],
+        false => args.sockets,
+    };
+    let servers = servers(&args.server_user)?;
+    let setup = Setup {
+        listen: crate::serve::tcp_address("--listen", &args.listen)?,
+        tls: tls.clone(),
+        token_file: args.token_file,
+        is_plain: args.plaintext,
+        options: EngineOptions {
+            spin: args.spin.into(),
+            ..engine_options(args.size)?
+        },
+    };
+    let signals = Signals::new()?;
+    let told = sockets.clone();
+    let service = Service::start_by(setup, move |listener, (tls, admits), options, _| {
+        let writes: Admits = Arc::new(may_write);
+        let queues = beside::queues(sockets, servers, writes);
+        Engine::start_for_queues(listener, (tls, admits), queues, options)
     })?;
-    Client::connect_to(&socket(&to.at)?, &servers).map_err(Failure::of)
+    let ready = serde_json::json!({
+        "engine": service.engine().address().to_string(),
+        "queues": told,
+        "pids": [std::process::id()],
+    });
+    print_line(&format!("ready {ready}"))?;
+    signals.wait(&Notify::new(), || crate::serve::read_again(tls.as_ref()));
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Files that a server has open besides a few for each client: RocksDB keeps its own open.

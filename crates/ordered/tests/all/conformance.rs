@@ -1,8 +1,9 @@
 //! One suite that every carrier of the queue passes, over the trait that they share.
 
 use crate::recorder::Recorder;
+use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use trefoil_journal::{Flush, file};
@@ -11,10 +12,15 @@ use trefoil_ordered::producer::Producer;
 use trefoil_ordered::slot::PAYLOAD_LEN_MAX;
 use trefoil_ordered::words::Mapped;
 use trefoil_ordered::{
-    Carrier, Committed, Delegate, DurableWorker, Invitation, NoAnswer, Options, Queue, Refused,
-    Shared, Worker, lane, order,
+    Carrier, Committed, Delegate, DurableWorker, Invitation, NoAnswer, Options, ProducerId, Queue,
+    Refused, SetUpError, Shared, Step, Worker, lane, order,
 };
 use trefoil_region::Mapping;
+use trefoil_softnic::engine::Admits;
+use trefoil_softnic::{
+    DatagramUse, Engine, EngineAddress, EngineOptions, GivenLane, Queues, RemoteQueue, Who,
+};
+use trefoil_softnic_core::wire::{Claim, ClaimStatus};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const SLOTS: u32 = 16;
@@ -31,6 +37,21 @@ enum Kind {
     Delegated,
     /// The same before a durable queue.
     DelegatedDurable,
+    /// A connection for each client to an engine, which has a lane for each at the server.
+    Softnic,
+    /// The same; acknowledged when it is in a file.
+    SoftnicDurable,
+}
+
+impl Kind {
+    fn is_durable(self) -> bool {
+        use Kind::{DelegatedDurable, Durable, SoftnicDurable};
+        matches!(self, Durable | DelegatedDurable | SoftnicDurable)
+    }
+
+    fn is_softnic(self) -> bool {
+        matches!(self, Kind::Softnic | Kind::SoftnicDurable)
+    }
 }
 
 type Client = Box<dyn Carrier + Send>;
@@ -46,6 +67,7 @@ struct Running {
     pause: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
+    _engine: Option<Beside>,
     _folder: tempfile::TempDir,
 }
 
@@ -96,13 +118,15 @@ fn start(kind: Kind, client_count: usize, raw_count: usize) -> Running {
     let is_delegated = matches!(kind, Kind::Delegated | Kind::DelegatedDurable);
     let at_server = match kind {
         Kind::SharedShm => 1 + raw_count,
+        _ if kind.is_softnic() => raw_count,
         _ if is_delegated => 1,
         _ => lanes,
     };
     let mut threads = Vec::new();
     let mut invitations = Vec::new();
     let stopped = Arc::clone(&stop);
-    if matches!(kind, Kind::Durable | Kind::DelegatedDurable) {
+    let (wanted, lanes_wanted) = mpsc::channel();
+    if kind.is_durable() {
         let path = folder.path().join("journal");
         let opened = DurableWorker::open(options(), &mut service, |executed, replay| {
             file::open(&path, (1, 2), (1, Flush::Cached), executed, replay)
@@ -110,14 +134,32 @@ fn start(kind: Kind, client_count: usize, raw_count: usize) -> Running {
         let mut worker = opened.expect("a journal");
         invitations.extend((0..at_server).map(|_| worker.admit().expect("memory")));
         threads.push(std::thread::spawn(move || {
-            worker.serve(&mut service, &stopped).expect("a disk");
+            let mut idle_since = None;
+            while !stopped.load(Ordering::SeqCst) {
+                let turn = worker.run_once(&mut service).expect("a disk");
+                give(&lanes_wanted, |producer, returns| {
+                    worker.admit_producer(producer, returns)
+                });
+                worker.rest(turn, &mut idle_since);
+            }
             worker.finish(&mut service).expect("a disk");
         }));
     } else {
         let mut worker = Worker::new(1, options()).expect("memory");
         invitations.extend((0..at_server).map(|_| worker.admit().expect("memory")));
         threads.push(std::thread::spawn(move || {
-            worker.serve(&mut service, &stopped);
+            let mut idle_since = None;
+            while !stopped.load(Ordering::SeqCst) {
+                let turn = worker.run_once(&mut service);
+                give(&lanes_wanted, |producer, returns| {
+                    worker.admit_producer(producer, returns)
+                });
+                let last = match turn.executed {
+                    0 => turn.last,
+                    _ => Step::Executed,
+                };
+                worker.rest(last, &mut idle_since);
+            }
             worker.finish(&mut service);
         }));
     }
@@ -140,7 +182,14 @@ fn start(kind: Kind, client_count: usize, raw_count: usize) -> Running {
     let queues = invitations
         .into_iter()
         .map(|invitation| Queue::join(invitation).expect("a queue"));
+    let engine = kind.is_softnic().then(|| Beside::start(wanted));
     let clients: Vec<Client> = match kind {
+        Kind::Softnic | Kind::SoftnicDurable => {
+            let engine = engine.as_ref().expect("an engine");
+            (0..client_count)
+                .map(|_| Box::new(engine.connect()) as Client)
+                .collect()
+        }
         Kind::SharedShm => {
             let shared = Shared::new(queues.into_iter().next().expect("one lane"));
             (0..client_count)
@@ -156,7 +205,78 @@ fn start(kind: Kind, client_count: usize, raw_count: usize) -> Running {
         pause,
         stop,
         threads,
+        _engine: engine,
         _folder: folder,
+    }
+}
+
+/// A lane is wanted for a producer, who may have been there before.
+type Wanted = (
+    ProducerId,
+    bool,
+    mpsc::Sender<Result<(Invitation, u64), SetUpError>>,
+);
+
+/// Gives lanes to those who want some.
+fn give(
+    wanted: &mpsc::Receiver<Wanted>,
+    mut admit: impl FnMut(ProducerId, bool) -> Result<(Invitation, u64), SetUpError>,
+) {
+    for (producer, returns, to) in wanted.try_iter() {
+        // Who has gone meanwhile has no lane.
+        let _ = to.send(admit(producer, returns));
+    }
+}
+
+/// An engine beside the server.
+struct Beside {
+    engine: Engine,
+}
+
+const TOKEN: &[u8] = b"a token";
+
+impl Beside {
+    fn start(wanted: mpsc::Sender<Wanted>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let admits: Admits = Arc::new(|who| *who == Who::Token(TOKEN.into()));
+        let claim = move |claim: &Claim| {
+            let (to, given) = mpsc::channel();
+            let asked = wanted.send((claim.producer, claim.returns_to.is_some(), to));
+            asked.map_err(|_| ClaimStatus::Unreachable)?;
+            let given = given.recv().map_err(|_| ClaimStatus::Unreachable)?;
+            let (invitation, placed) = given.map_err(|error| match error {
+                SetUpError::Draining => ClaimStatus::Draining,
+                _ => ClaimStatus::Full,
+            })?;
+            let terms = invitation.terms;
+            Ok(GivenLane {
+                queue: Queue::join(invitation).map_err(|_| ClaimStatus::NoMemory)?,
+                placed,
+                epoch: terms.epoch,
+                slot_count: terms.slot_count,
+                about: 0,
+            })
+        };
+        let queues = Queues {
+            admits: Arc::clone(&admits),
+            claim: Box::new(claim),
+        };
+        let options = EngineOptions::default();
+        let engine = Engine::start_for_queues(listener, (None, admits), queues, options);
+        Beside {
+            engine: engine.expect("an engine"),
+        }
+    }
+
+    fn connect(&self) -> RemoteQueue {
+        let address = EngineAddress {
+            address: self.engine.address(),
+            host: "localhost".into(),
+            tls: None,
+            datagrams: DatagramUse::No,
+            token: TOKEN.into(),
+        };
+        RemoteQueue::connect(address, 0, PATIENCE).expect("a lane")
     }
 }
 
@@ -293,7 +413,7 @@ fn full_is_withheld_and_nothing_is_dropped(kind: Kind) {
         clients[0].wait_for_room(Duration::from_millis(20)),
         timed_out
     );
-    if matches!(kind, Kind::Durable | Kind::DelegatedDurable) {
+    if kind.is_durable() {
         let acknowledged = clients[0].committed(last, Duration::from_millis(20));
         assert_eq!(acknowledged, timed_out, "it is in no file");
     }
@@ -352,6 +472,16 @@ fn an_end_is_told(kind: Kind) {
             assert_eq!(answer, Err(NoAnswer::ServerGone));
         }
         Kind::Shm | Kind::SharedShm | Kind::Durable => assert_eq!(late, Err(Refused::Closed)),
+        // The word of it may be under way.
+        Kind::Softnic | Kind::SoftnicDurable => match late {
+            Ok(late) => {
+                let answer = clients[0].answer(late, &mut Vec::new(), PATIENCE);
+                assert_eq!(answer, Err(NoAnswer::ServerGone));
+                let later = clients[0].submit(&request(0, sent), false);
+                assert_eq!(later, Err(Refused::Closed));
+            }
+            late => assert_eq!(late, Err(Refused::Closed)),
+        },
     }
     assert_eq!(running.executed(), expected);
 }
@@ -482,6 +612,8 @@ carrier!(shared_shm, super::Kind::SharedShm);
 carrier!(durable, super::Kind::Durable);
 carrier!(delegated, super::Kind::Delegated);
 carrier!(delegated_durable, super::Kind::DelegatedDurable);
+carrier!(softnic, super::Kind::Softnic);
+carrier!(softnic_durable, super::Kind::SoftnicDurable);
 
 /// Threads by the hundred over four connections.
 #[test]

@@ -3,33 +3,32 @@
 
 use crate::support::{Server, Wanted, eventually};
 use std::collections::VecDeque;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use trefoil_ordered::Committed;
+use trefoil_ordered::{Carrier, Committed, NoAnswer};
 use trefoil_queue::{Client, ClientError, Request, ServiceKind, serve};
 
 const CLIENTS: u64 = 2;
 /// Requests of a client that are not acknowledged.
-const WINDOW: usize = 12;
+pub(crate) const WINDOW: usize = 12;
 /// Numbers of a list.
 const LIST_LEN: u64 = 200;
 /// Every so many an increment waits for its sum.
 const SUMS: u64 = 7;
 
-fn kills() -> u64 {
+pub(crate) fn kills() -> u64 {
     let count = std::env::var("TREFOIL_TEST_QUEUE_KILLS");
     count.map_or(15, |count| count.parse().expect("a number"))
 }
 
 /// What one connection has sent: increments of its counter and, after each, a number.
 #[derive(Debug)]
-struct Sent {
-    name: String,
+pub(crate) struct Sent {
+    pub(crate) name: String,
     /// Increments and appends that were sent.
-    sent: u64,
+    pub(crate) sent: u64,
     /// Of these, from the first on, known to be there.
-    acknowledged: u64,
+    pub(crate) acknowledged: u64,
 }
 
 impl Sent {
@@ -42,7 +41,11 @@ impl Sent {
     }
 
     /// Sends until the server is gone, or it is to stop.
-    fn send(&mut self, client: &mut Client, stop: &AtomicBool) -> Result<(), ClientError> {
+    pub(crate) fn send<C: Carrier>(
+        &mut self,
+        client: &mut Client<C>,
+        stop: &AtomicBool,
+    ) -> Result<(), ClientError> {
         let mut window: VecDeque<(u64, Committed, bool)> = VecDeque::new();
         while !stop.load(Ordering::Relaxed) {
             let (number, is_append) = (self.sent / 2, self.sent % 2 == 1);
@@ -63,8 +66,15 @@ impl Sent {
             let (number, sent, nilext) = window.pop_front().expect("a window");
             client.committed(sent)?;
             if !nilext {
-                let sum = client.answer(sent)?.expect("a sum");
-                assert_eq!(sum, (number + 1).to_string().as_bytes(), "its own count");
+                match client.answer(sent) {
+                    Ok(sum) => {
+                        let sum = sum.expect("a sum");
+                        assert_eq!(sum, (number + 1).to_string().as_bytes(), "its own count");
+                    }
+                    // It went with a connection; what it was for is done.
+                    Err(ClientError::NoAnswer(NoAnswer::Lost)) => {}
+                    Err(error) => return Err(error),
+                }
             }
             self.acknowledged += 1;
         }
@@ -73,7 +83,7 @@ impl Sent {
 
     /// Looks whether all that was acknowledged is there once and in order, and nothing that
     /// was not sent. How much more is there than was acknowledged.
-    fn check(&self, client: &mut Client) -> Result<u64, ClientError> {
+    pub(crate) fn check<C: Carrier>(&self, client: &mut Client<C>) -> Result<u64, ClientError> {
         let mut number_of = |key: &[u8]| -> Result<u64, ClientError> {
             let value = client.get(key)?.map(<[u8]>::to_vec);
             let text = value.map(|value| String::from_utf8(value).expect("a number"));
@@ -112,7 +122,7 @@ impl Sent {
     }
 
     /// So that the state stays small. Nobody looks for it afterwards.
-    fn erase(&self, client: &mut Client) -> Result<(), ClientError> {
+    fn erase<C: Carrier>(&self, client: &mut Client<C>) -> Result<(), ClientError> {
         client.erase(&self.counter())?;
         for list in 0..=self.sent / 2 / LIST_LEN {
             client.erase(&self.list(list * LIST_LEN))?;
@@ -122,19 +132,23 @@ impl Sent {
 }
 
 #[derive(Debug, Default)]
-struct Tally {
-    acknowledged: u64,
+pub(crate) struct Tally {
+    pub(crate) acknowledged: u64,
     more: u64,
-    checked: u64,
+    pub(crate) checked: u64,
 }
 
 /// A client that comes again after each death of the server.
-fn client(socket: &Path, at: u64, stop: &AtomicBool) -> Tally {
+pub(crate) fn client<C: Carrier>(
+    connect: impl Fn() -> Option<Client<C>>,
+    at: u64,
+    stop: &AtomicBool,
+) -> Tally {
     let mut tally = Tally::default();
     let mut unchecked: Vec<Sent> = Vec::new();
     let mut number = 0;
     while !stop.load(Ordering::Relaxed) {
-        let Ok(mut client) = Client::connect(socket) else {
+        let Some(mut client) = connect() else {
             std::thread::sleep(Duration::from_millis(1));
             continue;
         };
@@ -156,14 +170,14 @@ fn client(socket: &Path, at: u64, stop: &AtomicBool) -> Tally {
             Err(error) => panic!("{error}"),
         }
     }
-    let mut client = eventually("a server", || Client::connect(socket).ok());
+    let mut client = eventually("a server", connect);
     check_all(&mut unchecked, &mut client, &mut tally).expect("nobody is killed any more");
     tally
 }
 
-fn check_all(
+fn check_all<C: Carrier>(
     unchecked: &mut Vec<Sent>,
-    client: &mut Client,
+    client: &mut Client<C>,
     tally: &mut Tally,
 ) -> Result<(), ClientError> {
     while let Some(sent) = unchecked.last() {
@@ -186,7 +200,7 @@ fn once_after_kills(service: ServiceKind) {
     let tallies = std::thread::scope(|scope| {
         let (stop, socket) = (&stop, &socket);
         let clients: Vec<_> = (0..CLIENTS)
-            .map(|at| scope.spawn(move || client(socket, at, stop)))
+            .map(|at| scope.spawn(move || client(|| Client::connect(socket).ok(), at, stop)))
             .collect();
         for life in 0..kills() {
             // Some die before they serve, and amid their recovery.
@@ -222,7 +236,7 @@ fn once_after_kills(service: ServiceKind) {
 }
 
 /// Told when it is dropped, also by a panic.
-struct Stop<'a>(&'a AtomicBool);
+pub(crate) struct Stop<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Stop<'_> {
     fn drop(&mut self) {

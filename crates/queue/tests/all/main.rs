@@ -2,4 +2,5 @@
 
 mod joining;
 mod kills;
+mod remote;
 mod support;

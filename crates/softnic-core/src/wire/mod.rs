@@ -15,18 +15,24 @@
 //! an OPENED, each request of ASKS by one item of some ANSWERS ([`answer`]), in any
 //! order, but for touches, which are not answered. STATS ([`counters`]) is answered by
 //! COUNTERS.
+//!
+//! A session whose client places requests into an ordered queue ([`placing`]) sends CLAIM
+//! behind its HELLO, and from the CLAIMED on that answers it nothing but PLACE; PLACED and
+//! ANSWERED come back.
 
 pub mod answer;
 pub mod ask;
 pub mod counters;
 pub mod greeting;
 pub mod opening;
+pub mod placing;
 
 pub use answer::{ANSWER_LEN, Answer, Status};
 pub use ask::{ASK_LEN, Ask, Region, Request};
 pub use counters::{COUNTER_NAMES, CounterValues};
 pub use greeting::{Hello, Refusal, RefusalCode, Welcome};
 pub use opening::{Open, OpenStatus, Opened};
+pub use placing::{Answered, Claim, ClaimStatus, Claimed, LaneEnd, Place, Placed};
 
 /// Number of this protocol. An engine refuses any other, and says which it speaks. 2: scans
 /// say themselves that they are uses, and whether their votes are wanted alone.
@@ -64,6 +70,16 @@ pub enum Kind {
     Stats = 8,
     /// Engine: this.
     Counters = 9,
+    /// Client: it wants to place requests into a queue.
+    Claim = 10,
+    /// Engine: it may, or why not.
+    Claimed = 11,
+    /// Client: one request.
+    Place = 12,
+    /// Engine: what is committed and executed.
+    Placed = 13,
+    /// Engine: the answer to one request.
+    Answered = 14,
 }
 
 impl Kind {
@@ -78,6 +94,11 @@ impl Kind {
             7 => Kind::Answers,
             8 => Kind::Stats,
             9 => Kind::Counters,
+            10 => Kind::Claim,
+            11 => Kind::Claimed,
+            12 => Kind::Place,
+            13 => Kind::Placed,
+            14 => Kind::Answered,
             _ => return None,
         })
     }

@@ -8,4 +8,5 @@ mod hostile;
 mod incast;
 mod leases;
 mod pair;
+mod placing;
 mod world;

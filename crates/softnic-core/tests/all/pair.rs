@@ -91,6 +91,7 @@ impl Pair {
                 Event::Read { id, data, .. } => (id, Came::Read(data.to_vec())),
                 Event::Unanswered { id, why, .. } => (id, Came::Unanswered(why)),
                 Event::Counters(_) => panic!("nobody asks for counters"),
+                Event::Claimed(_) => panic!("nobody asks for a lane"),
             };
             assert_eq!(came.insert(id, event), None, "answered twice");
         })?;

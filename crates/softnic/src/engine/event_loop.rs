@@ -2,12 +2,17 @@
 //! anything but sockets. An engine has one or several; each has sessions of its own,
 //! which the greeter hands to it.
 //!
-//! A round takes what epoll names. Each session that is ready receives once, and what
+//! A round takes what epoll names. Lanes of ordered queues are memory: those in which something
+//! is to happen of which a client will hear are looked at in each round. Before the loop sleeps,
+//! it says so in them, and looks once more; their servers ring then.
+//!
+//! Each session that is ready receives once, and what
 //! it has asked for is carried out and sent, in one call each way for a batch. One that
 //! asks for very much goes on in the next round, after the others. After a request the
 //! loop looks for more for a while where more come soon, and then sleeps.
 
 use super::backends::Backends;
+use super::claimer::Order;
 use super::counters::add;
 use super::datagrams::Datagrams;
 use super::patience::Patience;
@@ -36,6 +41,13 @@ const NAP: Duration = Duration::from_millis(10);
 const BELL: u64 = 0;
 const DATAGRAMS_FIRST: u64 = 1;
 const SESSION_FIRST: u64 = 1 << 32;
+/// Together with a session's name: the bell of its lane.
+const OF_LANE: u64 = 1 << 63;
+
+const NOW: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 0,
+};
 
 /// What a loop does while nothing is asked.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -58,6 +70,8 @@ pub(super) struct EventLoop {
     blocked_count: usize,
     /// Sessions that go on in the next round.
     ready: Vec<u64>,
+    /// Sessions whose lanes are looked at.
+    watched: Vec<u64>,
     backends: Backends,
     buffers: Buffers,
     swept_at: Instant,
@@ -79,6 +93,7 @@ impl EventLoop {
             next_session: SESSION_FIRST,
             blocked_count: 0,
             ready: Vec::new(),
+            watched: Vec::new(),
             buffers: Buffers::new(),
             swept_at: Instant::now(),
         })
@@ -156,12 +171,27 @@ impl EventLoop {
             tv_sec: timeout.as_secs() as i64,
             tv_nsec: i64::from(timeout.subsec_nanos()) as _,
         });
+        let (mut served, mut timeout) = (0, timeout);
+        let mut sleeps = false;
+        if !self.watched.is_empty() {
+            sleeps = timeout.is_none_or(|timeout| timeout != NOW);
+            if sleeps {
+                self.set_waits(true);
+            }
+            served += self.look_at_lanes();
+            if served > 0 {
+                timeout = Some(NOW);
+            }
+        }
         let mut room = [const { MaybeUninit::uninit() }; EVENT_COUNT_MAX];
         // An interrupted wait is a short one.
         let events = match epoll::wait(&self.epoll, &mut room, timeout.as_ref()) {
             Ok((events, _)) => events,
             Err(_) => &mut [],
         };
+        if sleeps {
+            self.set_waits(false);
+        }
         // Before what it is rung for is looked at: the next ring is not lost.
         if events.iter().any(|event| ({ event.data }).u64() == BELL) {
             self.share().bell.silence();
@@ -172,17 +202,29 @@ impl EventLoop {
         }
         self.take_sockets();
         self.take_arrivals();
+        self.take_lanes();
         let ready = std::mem::take(&mut self.ready);
-        let mut served = ready.len();
+        served += ready.len();
         for event in events.iter() {
             let data = event.data;
             match data.u64() {
                 BELL => {}
+                name if name & OF_LANE != 0 => {
+                    served += 1;
+                    self.hear(name & !OF_LANE);
+                }
                 name if name < SESSION_FIRST => {
                     served += self.serve_datagrams((name - DATAGRAMS_FIRST) as usize);
                 }
                 // Those that go on anyway receive nothing before.
                 name if !ready.is_empty() && self.goes_on(name) => {}
+                // A client that is gone does not wait for room in its lane.
+                name if self.is_withheld(name) => {
+                    let gone = epoll::EventFlags::HUP | epoll::EventFlags::ERR;
+                    if ({ event.flags }).intersects(gone) {
+                        self.remove(name, false);
+                    }
+                }
                 name => {
                     served += 1;
                     self.serve(name);
@@ -207,16 +249,89 @@ impl EventLoop {
     }
 
     fn serve(&mut self, name: u64) {
+        self.turn(name, |session, backends, buffers| {
+            Some(match (session.is_blocked(), session.is_ready()) {
+                (true, _) => session.resume(Instant::now(), backends, buffers),
+                (false, true) => session.carry_out(backends, buffers),
+                (false, false) => session.receive(backends, buffers),
+            })
+        });
+    }
+
+    fn is_withheld(&self, name: u64) -> bool {
+        let session = self.sessions.get(&name);
+        session.is_some_and(|session| session.is_withheld() && !session.is_blocked())
+    }
+
+    /// Looks for what has happened in lanes; how many clients were told.
+    fn look_at_lanes(&mut self) -> usize {
+        let mut told = 0;
+        let mut at = 0;
+        while let Some(&name) = self.watched.get(at) {
+            told += usize::from(self.turn(name, |session, _, buffers| session.look(buffers)));
+            match self.sessions.get_mut(&name) {
+                Some(session) if session.is_waiting() => at += 1,
+                session => {
+                    if let Some(session) = session {
+                        session.is_watched = false;
+                    }
+                    self.watched.swap_remove(at);
+                }
+            }
+        }
+        told
+    }
+
+    /// Before a sleep, and after it.
+    fn set_waits(&mut self, waits: bool) {
+        for at in 0..self.watched.len() {
+            let name = self.watched[at];
+            let lane = self.sessions.get_mut(&name).and_then(Session::lane);
+            // One whose server is gone is told so by its bell, which stays readable.
+            let _ = lane.map(|lane| lane.set_waits(waits));
+        }
+    }
+
+    /// The bell of a session's lane.
+    fn hear(&mut self, name: u64) {
         let Some(session) = self.sessions.get_mut(&name) else {
             return;
         };
-        let was_blocked = session.is_blocked();
+        let is_gone = session.lane().is_some_and(|lane| !lane.set_waits(false));
+        if is_gone {
+            // What it did last is in the lane still.
+            self.turn(name, |session, _, buffers| Some(session.lane_ends(buffers)));
+        }
+    }
+
+    /// Takes the lanes that sessions were given.
+    fn take_lanes(&mut self) {
+        for (name, given) in self.share().take_lanes() {
+            // The lane of a session that has ended goes with this.
+            self.turn(name, |session, _, _| Some(session.claimed(given)));
+            let lane = self.sessions.get_mut(&name).and_then(Session::lane);
+            if let Some(lane) = lane {
+                let data = epoll::EventData::new_u64(name | OF_LANE);
+                if epoll::add(&self.epoll, lane.bell(), data, epoll::EventFlags::IN).is_err() {
+                    self.remove(name, false);
+                }
+            }
+        }
+    }
+
+    /// A session's turn, and what follows from it. Whether it had one.
+    fn turn(
+        &mut self,
+        name: u64,
+        turn: impl FnOnce(&mut Session, &mut Backends, &mut Buffers) -> Option<Turn>,
+    ) -> bool {
+        let Some(session) = self.sessions.get_mut(&name) else {
+            return false;
+        };
+        let (was_blocked, was_withheld) = (session.is_blocked(), session.is_withheld());
         let (bytes_in, bytes_out) = (session.bytes_in, session.bytes_out);
-        let (backends, buffers) = (&mut self.backends, &mut self.buffers);
-        let turn = match (was_blocked, session.is_ready()) {
-            (true, _) => session.resume(Instant::now(), backends, buffers),
-            (false, true) => session.carry_out(backends, buffers),
-            (false, false) => session.receive(backends, buffers),
+        let Some(turn) = turn(session, &mut self.backends, &mut self.buffers) else {
+            return false;
         };
         if turn == Turn::Ready {
             self.ready.push(name);
@@ -224,19 +339,36 @@ impl EventLoop {
         let counters = &self.shared.loops[self.at].counters;
         add(&counters.bytes_in, session.bytes_in - bytes_in);
         add(&counters.bytes_out, session.bytes_out - bytes_out);
-        let is_blocked = turn == Turn::Blocked;
-        if is_blocked != was_blocked {
-            // Whoever does not take answers is not asked for more.
-            let interest = match is_blocked {
-                true => epoll::EventFlags::OUT,
-                false => epoll::EventFlags::IN,
+        let (is_blocked, is_withheld) = (turn == Turn::Blocked, session.is_withheld());
+        if (is_blocked, is_withheld) != (was_blocked, was_withheld) {
+            // Whoever does not take answers is not asked for more, nor is one whose lane is
+            // full.
+            let interest = match (is_blocked, is_withheld) {
+                (true, _) => epoll::EventFlags::OUT,
+                (false, true) => epoll::EventFlags::empty(),
+                (false, false) => epoll::EventFlags::IN,
             };
             let data = epoll::EventData::new_u64(name);
             let _ = epoll::modify(&self.epoll, &session.socket, data, interest);
-            match is_blocked {
-                true => self.blocked_count += 1,
-                false => self.blocked_count -= 1,
+            match (was_blocked, is_blocked) {
+                (false, true) => self.blocked_count += 1,
+                (true, false) => self.blocked_count -= 1,
+                _ => {}
             }
+        }
+        if !session.is_watched && session.is_waiting() {
+            session.is_watched = true;
+            self.watched.push(name);
+        }
+        if let Turn::Claims(claim) = turn {
+            let who = session.who.clone();
+            let (at, session) = (self.at, name);
+            self.shared.order_lane(Order {
+                at,
+                session,
+                claim,
+                who,
+            });
         }
         if let Turn::Ends(end) = turn {
             match end {
@@ -246,6 +378,7 @@ impl EventLoop {
             }
             self.remove(name, false);
         }
+        true
     }
 
     /// Its socket leaves epoll when it is closed.

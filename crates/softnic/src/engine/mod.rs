@@ -1,12 +1,14 @@
-//! An engine: threads that read, one that lets clients in, one that maps backends;
-//! stopped when it is dropped.
+//! An engine: threads that read and place requests, one that lets clients in, one that maps
+//! backends, and one that asks queues for lanes; stopped when it is dropped.
 
 mod backends;
+mod claimer;
 mod counters;
 mod datagrams;
 mod event_loop;
 mod greeter;
 mod guest;
+mod lane;
 mod mapper;
 mod patience;
 mod ports;
@@ -14,10 +16,12 @@ mod session;
 mod shared;
 mod strangers;
 
+pub use claimer::{GiveLane, GivenLane, Queues};
 pub use counters::{Count, Counted};
 pub use mapper::{CellPlaces, Place};
 pub use shared::Admits;
 
+use claimer::Claimer;
 use event_loop::EventLoop;
 use greeter::Greeter;
 use mapper::Mapper;
@@ -111,6 +115,28 @@ impl Engine {
         places: impl FnMut(bool) -> CellPlaces + Send + 'static,
         options: EngineOptions,
     ) -> Result<Engine, EngineError> {
+        Engine::start_beside(listener, (tls, admits), Box::new(places), None, options)
+    }
+
+    /// Serves on `listener` for clients of ordered queues, as [`Engine::start`] does for those
+    /// of backends.
+    pub fn start_for_queues(
+        listener: TcpListener,
+        (tls, admits): (Option<Tls>, Admits),
+        queues: Queues,
+        options: EngineOptions,
+    ) -> Result<Engine, EngineError> {
+        let nowhere = Box::new(|_| CellPlaces::default());
+        Engine::start_beside(listener, (tls, admits), nowhere, Some(queues), options)
+    }
+
+    fn start_beside(
+        listener: TcpListener,
+        (tls, admits): (Option<Tls>, Admits),
+        places: Box<dyn FnMut(bool) -> CellPlaces + Send>,
+        queues: Option<Queues>,
+        options: EngineOptions,
+    ) -> Result<Engine, EngineError> {
         let address = listener
             .local_addr()
             .map_err(failed("ask for the address"))?;
@@ -118,14 +144,16 @@ impl Engine {
             what: "prepare the sockets",
             source,
         };
-        let shared = Arc::new(Shared::new(options, admits).map_err(prepared)?);
+        let shared = Shared::new(options, admits, queues.is_some());
+        let shared = Arc::new(shared.map_err(prepared)?);
         let mut loops = Vec::new();
         for at in 0..shared.loops.len() {
             let event_loop = EventLoop::new(Arc::clone(&shared), at);
             loops.push(event_loop.map_err(prepared)?);
         }
         let greeter = Greeter::new(Arc::clone(&shared), listener, tls).map_err(prepared)?;
-        let mapper = Mapper::new(Arc::clone(&shared), Box::new(places));
+        let mapper = Mapper::new(Arc::clone(&shared), places);
+        let claimer = queues.map(|queues| Claimer::new(Arc::clone(&shared), queues));
         let mut engine = Engine {
             shared,
             address,
@@ -136,6 +164,9 @@ impl Engine {
         }
         engine.spawn("trefoil-greeter", move || greeter.run())?;
         engine.spawn("trefoil-mapper", move || mapper.run())?;
+        if let Some(claimer) = claimer {
+            engine.spawn("trefoil-claimer", move || claimer.run())?;
+        }
         Ok(engine)
     }
 

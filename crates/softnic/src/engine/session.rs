@@ -1,11 +1,15 @@
 //! A client's connection: its socket, what has come and is not whole, what is not taken yet.
 
 use super::Who;
+use super::claimer::Given;
 use super::guest::Guest;
+use super::lane::QueueLane;
 use super::shared::Seat;
 use crate::channel::{Broken, Channel};
 use std::os::fd::OwnedFd;
 use std::time::Instant;
+use trefoil_softnic_core::placing::Placer;
+use trefoil_softnic_core::wire::{Claim, Claimed};
 use trefoil_softnic_core::{Memory, Target, TargetError};
 
 /// How a turn of a session ended.
@@ -17,6 +21,10 @@ pub(super) enum Turn {
     Ready,
     /// It waits for the client to take answers.
     Blocked,
+    /// It waits for room in its lane.
+    Withheld,
+    /// It wants to place requests, and waits for a lane.
+    Claims(Claim),
     /// It ends.
     Ends(End),
 }
@@ -51,12 +59,29 @@ impl Buffers {
     }
 }
 
+/// What a session does.
+enum Use {
+    Reads,
+    /// A lane was asked for.
+    Claims,
+    Places(Box<Placer<QueueLane>>),
+    /// Its lane has ended, of which the client was told; what it had sent meanwhile is not
+    /// placed. It ends when the client does: closed at once, the kernel might throw away what
+    /// the client was told.
+    Over,
+}
+
 pub(super) struct Session {
     pub(super) socket: OwnedFd,
     pub(super) channel: Channel,
     /// Its name in datagrams, if it has keys.
     pub(super) datagrams: Option<u64>,
     target: Target,
+    used_for: Use,
+    /// There is a whole request in the input, and no room for it in the lane.
+    is_withheld: bool,
+    /// It is among those whose lanes are looked at.
+    pub(super) is_watched: bool,
     /// Its client.
     pub(super) who: Who,
     /// Its place in the engine and in its loop.
@@ -82,6 +107,9 @@ impl Session {
             channel: guest.channel,
             datagrams,
             target: guest.target,
+            used_for: Use::Reads,
+            is_withheld: false,
+            is_watched: false,
             who,
             seat,
             is_ready: false,
@@ -99,6 +127,110 @@ impl Session {
 
     pub(super) fn is_blocked(&self) -> bool {
         !self.output.is_empty() || self.channel.waits()
+    }
+
+    /// Whether it takes nothing more until its lane has room.
+    pub(super) fn is_withheld(&self) -> bool {
+        self.is_withheld
+    }
+
+    /// Whether something will happen in its lane that its client is to hear of.
+    pub(super) fn is_waiting(&self) -> bool {
+        match &self.used_for {
+            Use::Places(placer) => self.is_withheld || placer.is_waiting(),
+            Use::Reads | Use::Claims | Use::Over => false,
+        }
+    }
+
+    /// Its lane, if it has one.
+    pub(super) fn lane(&mut self) -> Option<&mut QueueLane> {
+        match &mut self.used_for {
+            Use::Places(placer) => Some(placer.lane()),
+            Use::Reads | Use::Claims | Use::Over => None,
+        }
+    }
+
+    /// What came of its claim.
+    pub(super) fn claimed(&mut self, given: Given) -> Turn {
+        let mut out = Vec::new();
+        let (used_for, result) = match given {
+            Ok((queue, claimed)) => {
+                let lane = QueueLane::new(queue, claimed.placed);
+                let placer = Placer::new(lane, claimed.slot_count, claimed.placed);
+                (Use::Places(Box::new(placer)), Ok(claimed))
+            }
+            Err(status) => (Use::Over, Err(status)),
+        };
+        self.used_for = used_for;
+        Claimed::encode(&result, &mut out);
+        match self.send(&out) {
+            Err(end) => Turn::Ends(end),
+            Ok(false) => Turn::Blocked,
+            Ok(true) => Turn::Waits,
+        }
+    }
+
+    /// Tells its client what has happened in its lane, and goes on with what was withheld;
+    /// not while it is blocked. `None`: nothing was to be told.
+    pub(super) fn look(&mut self, buffers: &mut Buffers) -> Option<Turn> {
+        if self.is_blocked() {
+            return None;
+        }
+        let Use::Places(placer) = &mut self.used_for else {
+            return None;
+        };
+        if self.is_withheld {
+            let len = self.input.len();
+            let input = std::mem::take(&mut self.input);
+            let (turn, used) = self.place_from(&input, buffers);
+            self.input = input;
+            self.input.drain(..used);
+            let is_over = matches!(turn, Turn::Ends(_));
+            let is_news = is_over || self.input.len() < len || !buffers.out.is_empty();
+            return is_news.then_some(turn);
+        }
+        buffers.out.clear();
+        placer.look(&mut buffers.out).then(|| self.told(buffers))
+    }
+
+    /// The server has hung up: tells its client.
+    pub(super) fn lane_ends(&mut self, buffers: &mut Buffers) -> Turn {
+        let Use::Places(placer) = &mut self.used_for else {
+            return Turn::Waits;
+        };
+        buffers.out.clear();
+        let end = placer.lane().end();
+        placer.end(end, &mut buffers.out);
+        self.used_for = Use::Over;
+        self.is_withheld = false;
+        self.told(buffers)
+    }
+
+    /// Sends what was put out.
+    fn told(&mut self, buffers: &Buffers) -> Turn {
+        match self.send(&buffers.out) {
+            Err(end) => Turn::Ends(end),
+            Ok(false) => Turn::Blocked,
+            Ok(true) if self.is_withheld => Turn::Withheld,
+            Ok(true) => Turn::Waits,
+        }
+    }
+
+    /// Places what is whole, as far as the lane has room; and how many bytes that were.
+    fn place_from(&mut self, input: &[u8], buffers: &mut Buffers) -> (Turn, usize) {
+        let Use::Places(placer) = &mut self.used_for else {
+            return (Turn::Waits, 0);
+        };
+        buffers.out.clear();
+        let Ok(handled) = placer.handle(input, &mut buffers.out) else {
+            return (Turn::Ends(End::Malformed), 0);
+        };
+        self.is_withheld = handled.is_withheld;
+        if handled.is_over {
+            self.used_for = Use::Over;
+            return (self.told(buffers), input.len());
+        }
+        (self.told(buffers), handled.used)
     }
 
     /// Whether its next turn waits for nothing.
@@ -172,6 +304,13 @@ impl Session {
         let mut used = 0;
         let bytes_out = self.bytes_out;
         self.is_ready = false;
+        match self.used_for {
+            Use::Reads => {}
+            Use::Places(_) => return self.place_from(input, buffers),
+            Use::Over => return (Turn::Waits, input.len()),
+            Use::Claims if input.is_empty() => return (Turn::Waits, 0),
+            Use::Claims => return (Turn::Ends(End::Malformed), 0),
+        }
         loop {
             buffers.out.clear();
             let result = self.target.handle(&input[used..], memory, &mut buffers.out);
@@ -183,6 +322,15 @@ impl Session {
                 Ok(done) => done,
             };
             used += done;
+            if let Some(claim) = self.target.take_claim() {
+                // Its client waits for a lane before it says more.
+                self.used_for = Use::Claims;
+                return match sent {
+                    Ok(_) if used == input.len() => (Turn::Claims(claim), used),
+                    Ok(_) => (Turn::Ends(End::Malformed), used),
+                    Err(end) => (Turn::Ends(end), used),
+                };
+            }
             match sent {
                 Err(end) => return (Turn::Ends(end), used),
                 Ok(false) => return (Turn::Blocked, used),
@@ -201,7 +349,11 @@ impl Session {
         if bytes.is_empty() {
             return Ok(!self.is_blocked());
         }
-        let count = self.try_send(bytes)?;
+        // What is left goes first.
+        let count = match self.output.is_empty() {
+            true => self.try_send(bytes)?,
+            false => 0,
+        };
         self.bytes_out += count as u64;
         if count < bytes.len() {
             self.output.extend_from_slice(&bytes[count..]);
@@ -308,7 +460,7 @@ mod tests {
 
     /// A session whose client is let in, with the first of what came behind its greeting.
     fn admitted(socket: OwnedFd) -> Session {
-        let shared = Shared::new(EngineOptions::default(), Arc::new(|_| true)).unwrap();
+        let shared = Shared::new(EngineOptions::default(), Arc::new(|_| true), false).unwrap();
         let mut guest = Guest::new(socket, Channel::default(), Instant::now());
         let welcome = Welcome {
             window: WINDOW_LEN,

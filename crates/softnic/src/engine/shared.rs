@@ -1,5 +1,6 @@
 //! What the threads of an engine share.
 
+use super::claimer::{Given, Order};
 use super::counters::{Counted, Counters};
 use super::datagrams::Peers;
 use super::session::Session;
@@ -10,9 +11,10 @@ use std::net::UdpSocket;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use trefoil_fabric::clock::monotonic_ns;
 use trefoil_fabric::shm::Connection;
+use trefoil_softnic_core::wire::ClaimStatus;
 
 /// Decides whether somebody may read. Called by threads that must not wait.
 pub type Admits = Arc<dyn Fn(&Who) -> bool + Send + Sync>;
@@ -62,6 +64,9 @@ pub(super) struct LoopShare {
     sockets: Mutex<Vec<UdpSocket>>,
     has_sockets: AtomicBool,
     has_adoptions: AtomicBool,
+    /// What came of its sessions' claims, by their names.
+    lanes: Mutex<Vec<(u64, Given)>>,
+    has_lanes: AtomicBool,
     /// Somebody may have lost the right to read.
     pub(super) must_judge: AtomicBool,
     /// Sessions that it has, those included that it has not taken.
@@ -78,6 +83,8 @@ impl LoopShare {
             sockets: Mutex::default(),
             has_sockets: AtomicBool::new(false),
             has_adoptions: AtomicBool::new(false),
+            lanes: Mutex::default(),
+            has_lanes: AtomicBool::new(false),
             must_judge: AtomicBool::new(false),
             session_count: Arc::default(),
         })
@@ -94,6 +101,14 @@ impl LoopShare {
     pub(super) fn take_sockets(&self) -> Vec<UdpSocket> {
         match self.has_sockets.swap(false, Ordering::Acquire) {
             true => std::mem::take(&mut *locked(&self.sockets)),
+            false => Vec::new(),
+        }
+    }
+
+    /// What came of its sessions' claims.
+    pub(super) fn take_lanes(&self) -> Vec<(u64, Given)> {
+        match self.has_lanes.swap(false, Ordering::Acquire) {
+            true => std::mem::take(&mut *locked(&self.lanes)),
             false => Vec::new(),
         }
     }
@@ -141,6 +156,9 @@ pub(super) struct Shared {
     /// A list for each loop.
     adoptions: Mutex<Box<[Vec<Adoption>]>>,
     session_count: Arc<AtomicUsize>,
+    /// Claims that nobody has looked at; `None` where there are no queues.
+    orders: Option<Mutex<Vec<Order>>>,
+    ordered: Condvar,
     /// Something is wrong with a backend: the mapper is to look at once.
     is_nudged: Mutex<bool>,
     nudge: Condvar,
@@ -152,7 +170,11 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    pub(super) fn new(options: EngineOptions, admits: Admits) -> io::Result<Self> {
+    pub(super) fn new(
+        options: EngineOptions,
+        admits: Admits,
+        has_queues: bool,
+    ) -> io::Result<Self> {
         let count = options.engines.max(1);
         let loops: io::Result<Box<[LoopShare]>> = (0..count).map(|_| LoopShare::new()).collect();
         Ok(Shared {
@@ -167,6 +189,8 @@ impl Shared {
             is_stopped: AtomicBool::new(false),
             adoptions: Mutex::new((0..count).map(|_| Vec::new()).collect()),
             session_count: Arc::default(),
+            orders: has_queues.then(Mutex::default),
+            ordered: Condvar::new(),
             is_nudged: Mutex::new(false),
             nudge: Condvar::new(),
         })
@@ -223,6 +247,50 @@ impl Shared {
         share.bell.ring();
     }
 
+    /// Asks for a lane for a session; what comes of it comes to its loop.
+    pub(super) fn order_lane(&self, order: Order) {
+        let (at, session) = (order.at, order.session);
+        let Some(orders) = &self.orders else {
+            return self.give_lane(at, session, Err(ClaimStatus::NoSuchQueue));
+        };
+        let mut orders = locked(orders);
+        if orders.len() >= self.options.sessions_max {
+            drop(orders);
+            return self.give_lane(at, session, Err(ClaimStatus::Unreachable));
+        }
+        orders.push(order);
+        self.ordered.notify_all();
+    }
+
+    /// Waits for orders, for `pause` at most if it is given, or until the engine is stopped.
+    pub(super) fn await_orders(&self, pause: Option<Duration>) -> Vec<Order> {
+        let Some(orders) = &self.orders else {
+            return Vec::new();
+        };
+        let mut orders = locked(orders);
+        if orders.is_empty() && !self.is_stopped() {
+            orders = match pause {
+                None => self
+                    .ordered
+                    .wait(orders)
+                    .unwrap_or_else(PoisonError::into_inner),
+                Some(pause) => match self.ordered.wait_timeout(orders, pause) {
+                    Ok((orders, _)) => orders,
+                    Err(poisoned) => poisoned.into_inner().0,
+                },
+            };
+        }
+        std::mem::take(&mut *orders)
+    }
+
+    /// Tells a loop what came of a session's claim.
+    pub(super) fn give_lane(&self, at: usize, session: u64, given: Given) {
+        let share = &self.loops[at];
+        locked(&share.lanes).push((session, given));
+        share.has_lanes.store(true, Ordering::Release);
+        share.bell.ring();
+    }
+
     /// One ends: its datagrams are nobody's from now on.
     pub(super) fn forget(&self, session: &Session) {
         if let Some(name) = session.datagrams {
@@ -246,7 +314,7 @@ impl Shared {
     }
 
     /// Waits for a nudge, for `pause` at most.
-    pub(super) fn await_nudge(&self, pause: std::time::Duration) {
+    pub(super) fn await_nudge(&self, pause: Duration) {
         let guard = self.nudged();
         let mut guard = match *guard || self.is_stopped() {
             true => guard,
@@ -271,6 +339,11 @@ impl Shared {
         self.is_stopped.store(true, Ordering::Release);
         self.bell.ring();
         self.loops.iter().for_each(|share| share.bell.ring());
+        if let Some(orders) = &self.orders {
+            // Who is about to wait for orders has seen it, or is woken.
+            drop(locked(orders));
+            self.ordered.notify_all();
+        }
         self.nudge();
     }
 

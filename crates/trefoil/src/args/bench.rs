@@ -325,6 +325,8 @@ pub(crate) enum OrderedPart {
     Commits,
     /// After Twitter's clusters 12, 19, 27 and 31
     Workloads,
+    /// SETs from another host, by an engine, beside a bare echo and memcached
+    OffHost,
     /// 200 clients over 4 connections
     Shared,
     /// SETs that are acknowledged when they are in a file

@@ -1,5 +1,6 @@
 //! `queue`.
 
+use super::EngineSize;
 use bytesize::ByteSize;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -9,6 +10,8 @@ use std::time::Duration;
 pub(crate) enum QueueCommand {
     /// Serve one: Trefoil's own store or RocksDB behind it, for clients on this host
     Serve(QueueServeArgs),
+    /// Place requests of clients on other hosts into queues of this host: their SETs commit without the server's CPU
+    Engine(QueueEngineArgs),
     /// Print a value's bytes; exit code 1 if it is not there
     Get(QueueKeyArgs),
     /// Store a value; done when the queue has committed it
@@ -53,6 +56,42 @@ pub(crate) struct QueueServer {
     /// Users besides this one and root whose server is trusted: names or numbers
     #[arg(long, value_name = "USER", value_delimiter = ',')]
     pub server_user: Vec<String>,
+    /// Reach the queue by the engine at this address, beside its server on another host
+    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["socket", "server_user"])]
+    pub engine: Option<String>,
+    /// Which of the engine's queues: 0 is its first --socket
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "engine")]
+    pub queue: u32,
+    /// Directory with certificates (ca.pem, cert.pem, key.pem): the engine is then spoken to with TLS only
+    #[arg(long, env = "TREFOIL_CERTS", value_name = "DIR")]
+    pub certs: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct QueueEngineArgs {
+    /// The Unix sockets of the servers beside it, numbered from 0 [default: queue.sock in this user's directory for such]
+    #[arg(long = "socket", value_name = "PATH")]
+    pub sockets: Vec<PathBuf>,
+    /// Users besides this one and root whose servers are trusted: names or numbers
+    #[arg(long, value_name = "USER", value_delimiter = ',')]
+    pub server_user: Vec<String>,
+    /// Where clients connect to; port 0 takes a free one
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7441")]
+    pub listen: String,
+    /// Directory with a server's certificates (ca.pem, cert.pem, key.pem): clients then show one of the role client or admin
+    #[arg(long, value_name = "DIR")]
+    pub certs: Option<PathBuf>,
+    /// Without certificates: file with the token that clients show; without it, one is drawn and left where this user's clients find it
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// Let other machines reach it without TLS: needs --token-file
+    #[arg(long)]
+    pub plaintext: bool,
+    #[command(flatten)]
+    pub size: EngineSize,
+    /// How long to look for requests before sleeping, where they come soon
+    #[arg(long, value_name = "TIME", default_value = "50us")]
+    pub spin: humantime::Duration,
 }
 
 #[derive(Args, Debug, Clone)]

@@ -20,6 +20,7 @@ pub(super) fn run(args: &OrderedBenchArgs) -> Outcome {
         server_core: args.server_core,
         commits: has(OrderedPart::Commits),
         workloads: has(OrderedPart::Workloads),
+        off_host: has(OrderedPart::OffHost),
         shared: has(OrderedPart::Shared),
         durable: has(OrderedPart::Durable),
         rocks: has(OrderedPart::Rocksdb),

@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read as _;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock, Weak};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 use trefoil_backend::take_port;
 use trefoil_cell::{EngineNotice, Token, TokenFile, engine_beside, read_token};
 use trefoil_softnic::engine::Admits;
-use trefoil_softnic::{CellPlaces, Engine, EngineOptions, Who};
+use trefoil_softnic::{CellPlaces, Engine, EngineError, EngineOptions, Who};
 use trefoil_tls::Tls;
 
 /// Between two looks at the files that say who may read: whoever is revoked reads for so
@@ -50,6 +50,27 @@ impl Service {
         setup: Setup,
         mut places: impl FnMut(bool) -> CellPlaces + Send + 'static,
     ) -> Result<Service, Failure> {
+        Service::start_by(setup, move |listener, who, options, address| {
+            let mut notices = HashMap::new();
+            let told = move |may_be_old| {
+                let places = places(may_be_old);
+                tell(&mut notices, &places, address);
+                places
+            };
+            Engine::start(listener, who, told, options)
+        })
+    }
+
+    /// Starts one by `start`, which is told at which address it listens.
+    pub(crate) fn start_by(
+        setup: Setup,
+        start: impl FnOnce(
+            TcpListener,
+            (Option<Tls>, Admits),
+            EngineOptions,
+            SocketAddr,
+        ) -> Result<Engine, EngineError>,
+    ) -> Result<Service, Failure> {
         let Setup { listen, tls, .. } = &setup;
         let is_trusted = setup.is_plain && setup.token_file.is_some();
         check_reach(*listen, tls.is_some(), is_trusted)?;
@@ -68,14 +89,8 @@ impl Service {
             let (tls, shown) = (tls.clone(), Arc::clone(&shown));
             Arc::new(move |who: &Who| may_read(tls.as_ref(), &shown, who))
         };
-        let mut notices = HashMap::new();
-        let told = move |may_be_old| {
-            let places = places(may_be_old);
-            tell(&mut notices, &places, address);
-            places
-        };
         let (tls, options) = (tls.clone(), setup.options);
-        let engine = Engine::start(listener, (tls.clone(), admits), told, options);
+        let engine = start(listener, (tls.clone(), admits), options, address);
         let engine = Arc::new(engine.map_err(Failure::of)?);
         let watch = Watch {
             engine: Arc::downgrade(&engine),

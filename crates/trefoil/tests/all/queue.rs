@@ -125,3 +125,100 @@ fn mistakes_are_told_with_what_to_do() {
     let said = text(&output.stderr);
     assert!(said.contains("no number"), "{said}");
 }
+
+/// An engine beside a queue's server, in a process of its own.
+struct Engine {
+    child: Child,
+    address: String,
+}
+
+impl Engine {
+    fn start(socket: &str, args: &[&str]) -> Self {
+        let mut child = Command::new(PROGRAM)
+            .args(["queue", "engine", "--socket", socket])
+            .args(["--listen", "127.0.0.1:0"])
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let stdout = child.stdout.take().unwrap();
+        BufReader::new(stdout).read_line(&mut line).unwrap();
+        let ready = line.strip_prefix("ready ").expect("it is ready");
+        let ready: serde_json::Value = serde_json::from_str(ready).unwrap();
+        let address = ready["engine"].as_str().unwrap().to_owned();
+        Engine { child, address }
+    }
+
+    fn output(&self, args: &[&str]) -> std::process::Output {
+        let mut all = vec!["queue"];
+        all.extend_from_slice(args);
+        all.extend_from_slice(&["--engine", &self.address]);
+        run(&all)
+    }
+
+    fn run(&self, args: &[&str]) -> String {
+        let output = self.output(args);
+        let said = text(&output.stderr);
+        assert!(output.status.success(), "{args:?}: {said}");
+        text(&output.stdout)
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_queue_is_used_from_elsewhere_by_its_engine() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), &[]);
+    let engine = Engine::start(&server.socket, &[]);
+    engine.run(&["set", "k", "value"]);
+    assert_eq!(server.run(&["get", "k"]), "value");
+    server.run(&["append", "k", "s"]);
+    assert_eq!(engine.run(&["get", "k"]), "values");
+    assert_eq!(engine.run(&["add", "n", "5"]).trim(), "5");
+    engine.run(&["erase", "k"]);
+    assert_eq!(engine.output(&["get", "k"]).status.code(), Some(1));
+    let other = engine.output(&["get", "k", "--queue", "1"]);
+    let said = text(&other.stderr);
+    assert!(said.contains("no such queue"), "{said}");
+    drop(server);
+    let gone = engine.output(&["set", "k", "value"]);
+    let said = text(&gone.stderr);
+    assert_eq!(gone.status.code(), Some(1), "{said}");
+    assert!(said.contains("cannot be reached by the engine"), "{said}");
+}
+
+/// With certificates everything goes over TLS, and who has none that writes has no lane.
+#[test]
+fn a_queue_elsewhere_is_written_by_those_who_may() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = folder.path().join("ca").display().to_string();
+    let certs = |args: &[&str]| {
+        let made = run(&[&["cell", "certs"], args, &["--dir", &authority]].concat());
+        assert!(made.status.success(), "{}", text(&made.stderr));
+    };
+    certs(&["init"]);
+    for name in ["server", "other"] {
+        let issue = ["issue", "--name", name, "--role", "backend"];
+        certs(&[&issue[..], &["--host", "127.0.0.1"]].concat());
+    }
+    certs(&["issue", "--name", "app", "--role", "client"]);
+    let of = |name: &str| format!("{authority}/{name}");
+    let server = Server::start(folder.path(), &[]);
+    let engine = Engine::start(&server.socket, &["--certs", &of("server")]);
+    engine.run(&["set", "k", "value", "--certs", &of("app")]);
+    assert_eq!(engine.run(&["get", "k", "--certs", &of("app")]), "value");
+    let refused = engine.output(&["set", "k", "x", "--certs", &of("other")]);
+    let said = text(&refused.stderr);
+    assert!(said.contains("may not write"), "{said}");
+    let plain = engine.output(&["set", "k", "x"]);
+    assert_eq!(plain.status.code(), Some(1), "{}", text(&plain.stdout));
+    assert_eq!(server.run(&["get", "k"]), "value");
+}

@@ -1,0 +1,220 @@
+//! Where engines ask for lanes for the producers whose requests they place: a socket of its
+//! own, beside that of clients on this host, because here something is read before it is
+//! known what is wanted.
+//!
+//! | word | field of the question | why |
+//! |---|---|---|
+//! | 0 | magic | |
+//! | 1, 2 | producer | |
+//! | 3 | 1: it returns | a queue that does not know it refuses |
+//! | 4 to 7 | reserved, zero | |
+//!
+//! The answer is a [`crate::welcome`] with its descriptors, and one word more: the number of
+//! the producer's last request, which is executed.
+//!
+//! Who asks is known from the kernel, and what they send is as long for everybody. Who is
+//! slow loses their place when others come, and nobody waits for them.
+
+use crate::welcome;
+use std::io::{self, ErrorKind, Read as _};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use trefoil_fabric::shm::{ListenError, SocketFile, UserPolicy};
+use trefoil_ordered::ProducerId;
+
+/// "TFQCLAM1", little endian.
+const MAGIC: u64 = u64::from_le_bytes(*b"TFQCLAM1");
+const WORDS: usize = 8;
+/// Bytes of the question.
+pub(crate) const LEN: usize = WORDS * 8;
+/// Bytes of the answer.
+pub(crate) const ANSWER_LEN: usize = welcome::LEN + 8;
+/// Who has not said what they want and is kept.
+const ASKING_MAX: usize = 16;
+/// How long they may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What an engine wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Question {
+    pub(crate) producer: ProducerId,
+    pub(crate) returns: bool,
+}
+
+impl Question {
+    pub(crate) fn encode(&self) -> [u8; LEN] {
+        let [one, two] = self.producer;
+        let mut bytes = [0; LEN];
+        for (at, word) in [MAGIC, one, two, u64::from(self.returns)]
+            .into_iter()
+            .enumerate()
+        {
+            bytes[at * 8..][..8].copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// `None`: it is none of this version.
+    pub(crate) fn decode(bytes: &[u8; LEN]) -> Option<Self> {
+        let (words, _) = bytes.as_chunks::<8>();
+        let mut words = words.iter().map(|word| u64::from_le_bytes(*word));
+        let mut next = || words.next();
+        let (magic, producer, returns) = (next()?, [next()?, next()?], next()?);
+        let is_sound = magic == MAGIC && returns <= 1 && words.all(|word| word == 0);
+        is_sound.then_some(Question {
+            producer,
+            returns: returns == 1,
+        })
+    }
+}
+
+/// Where it is, of the queue at this socket.
+pub(crate) fn path_of(socket: &Path) -> PathBuf {
+    let mut path = socket.as_os_str().to_owned();
+    path.push(".claims");
+    path.into()
+}
+
+/// Somebody who has not said what they want.
+#[derive(Debug)]
+struct Asking {
+    stream: UnixStream,
+    since: Instant,
+    bytes: [u8; LEN],
+    came: usize,
+}
+
+impl Asking {
+    /// What is wanted, once that is known; an error: it never will be.
+    fn look(&mut self) -> io::Result<Option<Question>> {
+        while self.came < LEN {
+            match self.stream.read(&mut self.bytes[self.came..]) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(count) => self.came += count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    return match self.since.elapsed() < PATIENCE {
+                        true => Ok(None),
+                        false => Err(ErrorKind::TimedOut.into()),
+                    };
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let question = Question::decode(&self.bytes);
+        question.map(Some).ok_or(ErrorKind::InvalidData.into())
+    }
+}
+
+/// The server's socket for engines.
+#[derive(Debug)]
+pub(crate) struct Claims {
+    // The file goes before its socket is closed.
+    _file: SocketFile,
+    socket: UnixListener,
+    asking: Vec<Asking>,
+}
+
+impl Claims {
+    /// Beside this socket.
+    pub(crate) fn bind(socket: &Path, users: &UserPolicy) -> Result<Self, ListenError> {
+        let (socket, file) = SocketFile::bind(&path_of(socket), users.socket_mode())?;
+        Ok(Claims {
+            _file: file,
+            socket,
+            asking: Vec::new(),
+        })
+    }
+
+    /// What may have something to read.
+    pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let asking = self.asking.iter().map(|asking| asking.stream.as_fd());
+        std::iter::once(self.socket.as_fd()).chain(asking)
+    }
+
+    /// Answers those who have said what they want, by `answer`. Does not wait.
+    pub(crate) fn look(
+        &mut self,
+        users: &UserPolicy,
+        mut answer: impl FnMut(&UnixStream, Question),
+    ) {
+        for _ in 0..ASKING_MAX {
+            // Nobody, or somebody who has gone again, or no descriptor: it is looked again.
+            let Ok((stream, _)) = self.socket.accept() else {
+                break;
+            };
+            if !users.allows_client(&stream) || stream.set_nonblocking(true).is_err() {
+                continue;
+            }
+            if self.asking.len() >= ASKING_MAX {
+                self.asking.remove(0);
+            }
+            self.asking.push(Asking {
+                stream,
+                since: Instant::now(),
+                bytes: [0; LEN],
+                came: 0,
+            });
+        }
+        self.asking.retain_mut(|asking| match asking.look() {
+            Ok(None) => true,
+            Ok(Some(question)) => {
+                answer(&asking.stream, question);
+                false
+            }
+            Err(_) => false,
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write as _;
+
+    #[test]
+    fn a_question_is_read_as_it_was_spelled_and_nothing_else_is() {
+        let question = Question {
+            producer: [3, u64::MAX],
+            returns: true,
+        };
+        let bytes = question.encode();
+        assert_eq!(Question::decode(&bytes), Some(question));
+        for at in [0, 25, 32, LEN - 1] {
+            let mut other = bytes;
+            other[at] ^= 0x40;
+            assert_eq!(Question::decode(&other), None, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn who_says_nothing_keeps_nobody_from_asking() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let socket = folder.path().join("socket");
+        let users = UserPolicy::SameUser;
+        let mut claims = Claims::bind(&socket, &users).expect("a socket");
+        let connect = || UnixStream::connect(path_of(&socket)).expect("a server");
+        let mut silent = Vec::new();
+        for _ in 0..3 * ASKING_MAX {
+            silent.push(connect());
+            claims.look(&users, |_, _| panic!("nothing was asked"));
+        }
+        assert_eq!(claims.asking.len(), ASKING_MAX);
+        let mut nonsense = connect();
+        nonsense.write_all(&[7; LEN]).expect("a server");
+        let question = Question {
+            producer: [1, 2],
+            returns: false,
+        };
+        let mut asks = connect();
+        let (first, rest) = (&question.encode()[..9], &question.encode()[9..]);
+        asks.write_all(first).expect("a server");
+        claims.look(&users, |_, _| panic!("nothing was asked"));
+        asks.write_all(rest).expect("a server");
+        let mut asked = Vec::new();
+        claims.look(&users, |_, question| asked.push(question));
+        assert_eq!(asked, [question]);
+    }
+}
