@@ -16,6 +16,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -28,6 +29,9 @@ const SWITCH: &str = "switch";
 const NETWORK: [u8; 2] = [10, 211];
 const HOSTS_COUNT_MAX: usize = 65_000;
 const NAMES_DIR: &str = "/run/netns";
+
+/// Networks that this process has made.
+static NETWORKS: AtomicU32 = AtomicU32::new(0);
 
 /// Why there is no network of our own.
 #[derive(Debug, thiserror::Error)]
@@ -136,8 +140,10 @@ impl Network {
             return Err(NetworkError::NotRoot);
         }
         remove_abandoned();
+        // There may be several in one process, each of which removes its own.
+        let number = NETWORKS.fetch_add(1, Ordering::Relaxed);
         let network = Network {
-            prefix: format!("{PREFIX}-{}", std::process::id()),
+            prefix: format!("{PREFIX}-{}-{number}", std::process::id()),
             hosts_count: 0,
         };
         let switch = network.name(SWITCH);
