@@ -378,7 +378,13 @@ impl Core {
         from: ServerId,
         chunk: Chunk,
     ) {
-        let inside = |point: KeyPoint| chunk.ranges.iter().any(|slice| slice.contains(point));
+        let inside = |point: KeyPoint| {
+            let at = chunk.ranges.partition_point(|slice| slice.last() < point);
+            chunk
+                .ranges
+                .get(at)
+                .is_some_and(|slice| slice.contains(point))
+        };
         let sound =
             in_order(&chunk.ranges) && chunk.entries.iter().all(|entry| inside(entry.point));
         let expected = sound

@@ -194,7 +194,7 @@ impl Core {
         follower.held.add(slice);
         follower.attach.add(slice);
         self.follow_stale = true;
-        self.stale.all();
+        self.stale.range(slice);
     }
 
     /// As before it was sent away.

@@ -233,9 +233,9 @@ impl Core {
             }
             while now >= self.give_at && self.is_open(to) {
                 let here = self.leaving.iter().filter(|&(_, at)| *at == to);
+                let free = here.flat_map(|(slice, _)| self.proposals.apart(slice).0);
                 // Each has a point at least: no chunk gets further.
-                let here = here.take(self.config.chunk_entries);
-                let slices: Vec<Slice> = here.map(|(slice, _)| slice).collect();
+                let slices: Vec<Slice> = free.take(self.config.chunk_entries).collect();
                 if slices.is_empty() || !self.give_next(now, values, to, slices) {
                     break;
                 }
@@ -283,8 +283,8 @@ impl Core {
         blocked
     }
 
-    /// Sends one chunk of the beginning of these ranges; `false` if nothing of them can
-    /// be sent now.
+    /// Sends one chunk of the beginning of these ranges, in which no commit is under way;
+    /// `false` if it is empty.
     fn give_next(
         &mut self,
         now: Duration,
@@ -293,17 +293,15 @@ impl Core {
         ranges: Vec<Slice>,
     ) -> bool {
         let mut part = Part::default();
-        'ranges: for slice in ranges {
-            for slice in self.proposals.apart(slice).0 {
-                let limit = Limit {
-                    bytes: self.config.chunk_bytes.saturating_sub(part.bytes),
-                    entries: self.config.chunk_entries.saturating_sub(part.entries.len()),
-                };
-                if limit.bytes == 0 || limit.entries == 0 {
-                    break 'ranges;
-                }
-                part.scan(values, slice, limit);
+        for slice in ranges {
+            let limit = Limit {
+                bytes: self.config.chunk_bytes.saturating_sub(part.bytes),
+                entries: self.config.chunk_entries.saturating_sub(part.entries.len()),
+            };
+            if limit.bytes == 0 || limit.entries == 0 {
+                break;
             }
+            part.scan(values, slice, limit);
         }
         self.send_part(now, values, to, part)
     }
@@ -408,6 +406,10 @@ impl Core {
             return;
         };
         let ranges = transit.owned.slices();
+        // What stays here as a copy may be read from now on.
+        for &slice in &ranges {
+            self.stale.range(slice);
+        }
         if self.config.replication == Replication::None {
             for &slice in &ranges {
                 values.forget(slice);

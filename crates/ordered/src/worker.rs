@@ -243,9 +243,8 @@ impl Worker {
             // A lane in which nothing comes is left with this number, too.
             self.merge.set_last_request_id(last.lane, placed);
         }
-        if let Some(at) = known {
-            self.parted.remove(at);
-        }
+        // Not by its place: clients that have parted meanwhile may have moved it.
+        self.parted.retain(|(id, _)| *id != producer);
         Ok((invitation, placed))
     }
 

@@ -78,6 +78,8 @@ pub(super) struct Gate {
     index: usize,
     /// A connection of this loop holds keys.
     is_holder: bool,
+    /// This loop is the one that is alone, or waits for the others to stop.
+    is_alone: AtomicBool,
 }
 
 /// Waits until `is_over`.
@@ -107,6 +109,7 @@ impl Gates {
             own,
             index,
             is_holder: false,
+            is_alone: AtomicBool::new(false),
         }
     }
 }
@@ -171,6 +174,7 @@ impl Gate {
             taken.is_ok()
         };
         wait_until(take);
+        self.is_alone.store(true, Ordering::Relaxed);
         let loops = self.shared.loops.lock();
         for other in loops.unwrap_or_else(PoisonError::into_inner).iter() {
             wait_until(|| !other.0.load(Ordering::SeqCst));
@@ -243,12 +247,17 @@ impl Gate {
     pub(super) fn end_isolation(&self) {
         // Busy before the others are let in: the turn goes on.
         self.own.0.store(true, Ordering::SeqCst);
+        self.is_alone.store(false, Ordering::Relaxed);
         self.shared.wanted.store(false, Ordering::SeqCst);
     }
 }
 
 impl Drop for Gate {
     fn drop(&mut self) {
+        // A panic in the middle: the others would stand still for ever.
+        if self.is_alone.load(Ordering::Relaxed) {
+            self.end_isolation();
+        }
         // Whoever wants to be alone does not wait for a loop that has gone.
         self.leave();
         self.release();
@@ -289,5 +298,19 @@ mod tests {
             }
         });
         assert_eq!(pair[0].load(Ordering::Relaxed), 3000);
+    }
+
+    #[test]
+    fn who_ends_while_it_is_alone_lets_the_others_go_on() {
+        let gates = Gates::default();
+        let (ends, other) = (gates.gate(), gates.gate());
+        ends.enter();
+        assert!(ends.isolate());
+        drop(ends);
+        // It would wait for ever.
+        other.enter();
+        assert!(other.isolate());
+        other.end_isolation();
+        other.leave();
     }
 }

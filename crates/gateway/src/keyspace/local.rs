@@ -302,7 +302,11 @@ impl Keyspace for LocalKeyspace {
         );
         match wants_more {
             true => end,
-            false => Ok(()),
+            // It does not wait: to be resumed would meet whatever it does by then.
+            false => {
+                self.waiting.retain(|waiting| *waiting != self.connection);
+                Ok(())
+            }
         }
     }
 
@@ -469,6 +473,8 @@ impl Keyspace for LocalKeyspace {
             return self.wait_for(|_| true);
         }
         (self.is_holder, self.held_now) = (true, Some(self.now()));
+        // Whoever held keys when this turn began has released them: these are its own.
+        self.is_guarded = false;
         Ok(())
     }
 

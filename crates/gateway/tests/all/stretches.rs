@@ -6,7 +6,7 @@ use crate::support::Nobody;
 use std::time::{SystemTime, UNIX_EPOCH};
 use trefoil_cell::Mode;
 use trefoil_gateway::keyspace::{Gates, LocalKeyspace};
-use trefoil_gateway_core::keyspace::Keyspace as _;
+use trefoil_gateway_core::keyspace::{Keyspace as _, key_mark};
 use trefoil_gateway_core::resp::RespSession;
 use trefoil_gateway_core::session::{DRIVE_WORK_MAX, Session as _, Wants};
 use trefoil_gateway_core::world::{Isolation, Now, Progress, Release, Settings, World};
@@ -292,4 +292,24 @@ fn values_that_take_each_others_place_are_not_too_much() {
         let expected = format!("*15\r\n{}", "+OK\r\n".repeat(15));
         assert!(answers.ends_with(&expected), "{round}: {answers}");
     }
+}
+
+/// A turn of one event loop begins while another one's client holds keys, and goes on
+/// when it does no more: what is held then does not keep its own client out.
+#[test]
+fn who_holds_keys_does_not_wait_for_them() {
+    let cell = TestCell::start(Mode::R1);
+    let [mut one, mut other] = loops(&cell);
+    let marks = || vec![key_mark(b"k")];
+    one.enter(1, 1);
+    assert!(one.hold(marks()).is_ok());
+    one.leave();
+    other.enter(2, 1);
+    one.enter(1, 2);
+    one.release();
+    one.leave();
+    assert!(other.hold(marks()).is_ok());
+    assert!(other.ready_for(&mut [b"k".as_slice()].into_iter()).is_ok());
+    other.release();
+    other.leave();
 }

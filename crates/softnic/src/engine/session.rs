@@ -326,6 +326,8 @@ impl Session {
                 // Its client waits for a lane before it says more.
                 self.used_for = Use::Claims;
                 return match sent {
+                    // It would be counted as blocked no more, and its answers stay.
+                    Ok(false) => (Turn::Ends(End::Malformed), used),
                     Ok(_) if used == input.len() => (Turn::Claims(claim), used),
                     Ok(_) => (Turn::Ends(End::Malformed), used),
                     Err(end) => (Turn::Ends(end), used),
