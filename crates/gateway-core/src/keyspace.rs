@@ -552,7 +552,7 @@ pub trait Keyspace {
 
     /// Whether operations on each of these keys can be begun now, where one that is pending
     /// would leave others of the same request done.
-    fn ready_for<'k>(&mut self, _keys: &mut dyn Iterator<Item = &'k [u8]>) -> Result<(), Pending> {
+    fn ready_for(&mut self, _keys: &mut dyn Iterator<Item = &[u8]>) -> Result<(), Pending> {
         Ok(())
     }
 

@@ -483,7 +483,7 @@ impl Keyspace for LocalKeyspace {
         self.gate.release();
     }
 
-    fn ready_for<'k>(&mut self, keys: &mut dyn Iterator<Item = &'k [u8]>) -> Result<(), Pending> {
+    fn ready_for(&mut self, keys: &mut dyn Iterator<Item = &[u8]>) -> Result<(), Pending> {
         if self.is_guarded {
             for key in keys {
                 self.wait_for_key(key)?;

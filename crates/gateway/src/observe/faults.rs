@@ -228,7 +228,7 @@ impl<K: Keyspace> Keyspace for Counted<K> {
         self.keyspace.release();
     }
 
-    fn ready_for<'k>(&mut self, keys: &mut dyn Iterator<Item = &'k [u8]>) -> Result<(), Pending> {
+    fn ready_for(&mut self, keys: &mut dyn Iterator<Item = &[u8]>) -> Result<(), Pending> {
         let ready = self.keyspace.ready_for(keys);
         self.is_pending |= ready.is_err();
         ready

@@ -141,7 +141,7 @@ impl Ask {
                 is_vote,
             } => {
                 (out[AT_WHAT], out[AT_PLACE]) = (SCAN, place);
-                let flags = u16::from(is_use) * USE | u16::from(is_vote) * VOTE;
+                let flags = (u16::from(is_use) * USE) | (u16::from(is_vote) * VOTE);
                 put(&mut out, AT_PARTITION, flags.to_le_bytes());
                 put(&mut out, AT_CONFIG_ID, config_id.to_le_bytes());
                 put(&mut out, AT_SOLICITED, solicited.to_le_bytes());
