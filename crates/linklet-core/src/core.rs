@@ -12,7 +12,7 @@ use crate::message::{Claim, Frame, Message};
 use crate::ranges::{RangeMap, RangeSet};
 use crate::recover::Recovery;
 use crate::settle::Proposals;
-use crate::table::{Segment, Stale, Status, Table, points_of};
+use crate::table::{SEGMENTS, Segment, Stale, Status, Table, points_of};
 use crate::values::Values;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -483,6 +483,16 @@ impl Core {
             self.table = Arc::new(table);
             values.publish(Arc::clone(&self.table));
         }
+    }
+
+    /// Whether the table is what it would be if all of it were made anew: for tests.
+    #[doc(hidden)]
+    pub fn is_table_whole(&self) -> bool {
+        let all = (0..SEGMENTS).map(|index| (index, self.segment(index)));
+        let whole = self
+            .table
+            .with(all, self.table.serve_until(), self.table.version());
+        self.replaced || self.table.is(&whole)
     }
 
     /// What is served of a segment of the key space.

@@ -906,6 +906,7 @@ impl Core {
                             set.remove(slice);
                             follower.held.remove(slice);
                             follower.refused.add(slice);
+                            self.stale.range(slice);
                         }
                     }
                 }
@@ -957,6 +958,7 @@ impl Core {
                 if let Some(gap) = gap.intersection(slice) {
                     follower.held.remove(gap);
                     follower.synced.remove(gap);
+                    self.stale.range(gap);
                 }
             }
         }

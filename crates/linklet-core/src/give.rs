@@ -370,6 +370,7 @@ impl Core {
         for &slice in &ranges {
             self.owned.remove(slice);
             self.leaving.remove(slice);
+            self.stale.range(slice);
             if mutants::is(Mutant::ForgottenWhenSent) {
                 values.forget(slice);
             }
@@ -406,10 +407,6 @@ impl Core {
             return;
         };
         let ranges = transit.owned.slices();
-        // What stays here as a copy may be read from now on.
-        for &slice in &ranges {
-            self.stale.range(slice);
-        }
         if self.config.replication == Replication::None {
             for &slice in &ranges {
                 values.forget(slice);

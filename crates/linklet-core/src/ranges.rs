@@ -108,10 +108,9 @@ impl<T: Clone + PartialEq> RangeMap<T> {
 
     pub(crate) fn remove(&mut self, slice: Slice) {
         // One that begins before it keeps what lies on either side.
-        if let Some((before, (its_last, fact))) = self.ranges.range_mut(..slice.start()).next_back()
+        if let Some((_, (its_last, fact))) = self.ranges.range_mut(..slice.start()).next_back()
             && *its_last >= slice.start()
         {
-            debug_assert!(*before < slice.start());
             let (had, fact) = (*its_last, fact.clone());
             *its_last = KeyPoint(slice.start().0 - 1);
             if had > slice.last() {

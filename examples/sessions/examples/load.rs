@@ -13,8 +13,8 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::{sleep, sleep_until};
@@ -96,28 +96,34 @@ struct Known {
     acknowledged: AtomicU64,
 }
 
+/// What became of the requests that were due in one phase.
+struct Phase {
+    name: String,
+    /// In microseconds.
+    times: Histogram<u64>,
+    failed: u64,
+}
+
 struct Load {
     caller: Caller,
     sessions: Vec<Known>,
-    /// Of this phase, in microseconds.
-    times: Mutex<Histogram<u64>>,
-    failed: AtomicU64,
+    /// The last one is the present one.
+    phases: Mutex<Vec<Phase>>,
+    /// Requests that are not answered.
+    open: AtomicU64,
     is_over: AtomicBool,
 }
 
 impl Load {
-    async fn request(&self, number: u64) {
+    async fn request(&self, number: u64) -> Result<(), tonic::Status> {
         // Neighbours in time are far apart among the sessions.
         let index = number.wrapping_mul(7_919) as usize % self.sessions.len();
         let session = &self.sessions[index];
         let changes = number.is_multiple_of(CHANGES_EVERY)
             && !session.is_changing.swap(true, Ordering::Acquire);
-        let result = match changes {
+        match changes {
             true => self.change(index, number).await,
             false => self.caller.get(&name(index)).await.map(drop),
-        };
-        if result.is_err() {
-            self.failed.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -143,30 +149,61 @@ impl Load {
                 return;
             }
             let own = Arc::clone(&self);
+            // It counts where it was due, however late it is answered.
+            let phase = own.phases().len() - 1;
+            own.open.fetch_add(1, Ordering::Relaxed);
             tokio::spawn(async move {
-                own.request(number).await;
+                let done = own.request(number).await;
                 let us = due.elapsed().as_micros() as u64;
-                let mut times = own.times.lock().unwrap_or_else(|e| e.into_inner());
-                // It grows as it has to.
-                let _ = times.record(us);
+                if let Some(phase) = own.phases().get_mut(phase) {
+                    // It grows as it has to.
+                    let _ = phase.times.record(us);
+                    phase.failed += u64::from(done.is_err());
+                }
+                own.open.fetch_sub(1, Ordering::Release);
             });
         }
     }
 
-    /// What was answered since the last call, as a line of the table.
-    fn tell(&self, phase: &str) {
-        let mut times = self.times.lock().unwrap_or_else(|e| e.into_inner());
-        let ms = |share: f64| times.value_at_quantile(share) as f64 / 1e3;
-        println!(
-            "{phase:34} {:>9} {:>8} {:>9.2} {:>9.2} {:>9.2} {:>9.1}",
-            times.len(),
-            self.failed.swap(0, Ordering::Relaxed),
-            ms(0.5),
-            ms(0.99),
-            ms(0.999),
-            times.max() as f64 / 1e3,
-        );
-        times.reset();
+    fn phases(&self) -> MutexGuard<'_, Vec<Phase>> {
+        self.phases.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn begin(&self, name: impl Into<String>) -> Result<(), Failure> {
+        self.phases().push(Phase {
+            name: name.into(),
+            times: Histogram::new(DIGITS)?,
+            failed: 0,
+        });
+        Ok(())
+    }
+
+    /// Stops, and waits until all is answered.
+    async fn end(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        while self.open.load(Ordering::Acquire) > 0 {
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// The table: how many requests have failed.
+    fn tell(&self) -> u64 {
+        let mut failed = 0;
+        for phase in self.phases().iter().skip(1) {
+            let ms = |share: f64| phase.times.value_at_quantile(share) as f64 / 1e3;
+            println!(
+                "{:34} {:>9} {:>8} {:>9.2} {:>9.2} {:>9.2} {:>9.1}",
+                phase.name,
+                phase.times.len(),
+                phase.failed,
+                ms(0.5),
+                ms(0.99),
+                ms(0.999),
+                phase.times.max() as f64 / 1e3,
+            );
+            failed += phase.failed;
+        }
+        failed
     }
 
     /// Sessions that are gone, or have another value than was acknowledged last.
@@ -234,14 +271,31 @@ async fn main() -> Result<(), Failure> {
     let load = Arc::new(Load {
         caller,
         sessions: (0..args.sessions).map(|_| Known::default()).collect(),
-        times: Mutex::new(Histogram::new(DIGITS)?),
-        failed: AtomicU64::new(0),
+        phases: Mutex::default(),
+        open: AtomicU64::new(0),
         is_over: AtomicBool::new(false),
     });
+    // Connections are made, caches filled: not told.
+    load.begin("warm")?;
     let sending = tokio::spawn(Arc::clone(&load).run(args.rate));
     let phase = Duration::from_secs(args.seconds);
-    // Connections are made, caches filled.
     sleep(Duration::from_secs(3)).await;
+    load.begin("undisturbed")?;
+    sleep(phase).await;
+    load.begin("all replaced, one by one")?;
+    for _ in 0..args.servers {
+        fleet.replace_oldest().await?;
+    }
+    load.begin("undisturbed")?;
+    sleep(phase).await;
+    load.begin("one killed")?;
+    fleet.servers.remove(0).kill().await?;
+    sleep(Duration::from_secs(args.lease) + phase).await;
+    load.begin("a new one in its place")?;
+    fleet.start().await?;
+    sleep(phase).await;
+    load.end().await;
+    sending.await?;
     println!(
         "{:34} {:>9} {:>8} {:>9} {:>9} {:>9} {:>9}",
         format!("{} servers, {}/s", args.servers, args.rate),
@@ -252,29 +306,11 @@ async fn main() -> Result<(), Failure> {
         "p99.9 ms",
         "max ms"
     );
-    load.times.lock().unwrap_or_else(|e| e.into_inner()).reset();
-    sleep(phase).await;
-    load.tell("undisturbed");
-    let since = Instant::now();
-    for _ in 0..args.servers {
-        fleet.replace_oldest().await?;
+    let failed = load.tell();
+    let lost = load.lost().await;
+    println!("{lost} sessions lost or with an old value, {failed} requests failed");
+    match lost + failed as usize {
+        0 => Ok(()),
+        _ => Err("not every request was answered, or not every session is there".into()),
     }
-    let took_s = since.elapsed().as_secs_f64();
-    load.tell(&format!("all replaced, one by one ({took_s:.1} s)"));
-    sleep(phase).await;
-    load.tell("undisturbed");
-    fleet.servers.remove(0).kill().await?;
-    let until_copied = Duration::from_secs(args.lease) + phase;
-    sleep(until_copied).await;
-    load.tell(&format!("one killed ({} s)", until_copied.as_secs()));
-    fleet.start().await?;
-    sleep(phase).await;
-    load.tell("a new one in its place");
-    load.is_over.store(true, Ordering::Relaxed);
-    sending.await?;
-    match load.lost().await {
-        0 => println!("0 sessions lost, 0 with an old value"),
-        lost => return Err(format!("{lost} sessions are gone, or have an old value").into()),
-    }
-    Ok(())
 }

@@ -526,6 +526,8 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
             let connection = self.connections.get(*index)?.as_deref()?;
             connection.held_message(&self.desk.outbox)
         }));
+        let count = sent.iter().filter(|sent| sent.is_some()).count();
+        self.desk.observer.left_together(count);
         if batch.is_broken() {
             tracing::warn!("io_uring does not work any more: answers are sent one by one");
             self.batch = None;

@@ -43,6 +43,9 @@ pub trait LoopObserver: Observer + Send {
     /// It has served all of them.
     fn round_ended(&mut self) {}
 
+    /// So many answers have left by one call.
+    fn left_together(&mut self, _answers: usize) {}
+
     /// A connection's turn begins.
     fn served(&mut self) {}
 

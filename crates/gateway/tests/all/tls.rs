@@ -9,8 +9,11 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use trefoil_gateway::server::{DoorAddress, Doors, Gateway, GatewayError, TlsFiles};
+use trefoil_gateway::server::{DoorAddress, Doors, Gateway, GatewayError, LoopObserver, TlsFiles};
+use trefoil_gateway_core::memory::MemoryKeyspace;
+use trefoil_gateway_core::world::{Done, Observer};
 
 struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
@@ -242,6 +245,19 @@ fn answers_that_leave_together_reach_their_own_clients() {
     }
 }
 
+/// Counts answers that have left together.
+struct Together(Arc<AtomicUsize>);
+
+impl Observer for Together {
+    fn done(&mut self, _done: &Done<'_>) {}
+}
+
+impl LoopObserver for Together {
+    fn left_together(&mut self, answers: usize) {
+        self.0.fetch_add(answers, Ordering::Relaxed);
+    }
+}
+
 fn leave_together(io_uring: bool) {
     const ROUNDS: usize = 60;
     const IDLE_LEN: usize = 30_000;
@@ -251,7 +267,16 @@ fn leave_together(io_uring: bool) {
     options.io_uring = io_uring;
     options.doors.push(options.doors[0].clone());
     options.doors[0].tls = Some(write_files(dir.path(), &authority.issue("localhost"), None));
-    let gateway = start(options);
+    let together = Arc::new(AtomicUsize::new(0));
+    let doors = Doors::open(&options).unwrap();
+    let gateway = Gateway::start_with(
+        options,
+        doors,
+        |_| MemoryKeyspace::new(0),
+        |_| Together(Arc::clone(&together)),
+        support::LineSession::open,
+    )
+    .unwrap();
     let plain = || {
         let DoorAddress::Tcp(address) = gateway.addresses()[1].1 else {
             panic!("a TCP door was expected");
@@ -304,6 +329,11 @@ fn leave_together(io_uring: bool) {
             assert_eq!(client.line(), (99 + n).to_string());
             assert_eq!(client.bytes(99 + n), vec![n as u8; 99 + n]);
         }
+    }
+    let count = together.load(Ordering::Relaxed);
+    match io_uring && trefoil_sockets::Batch::new().is_ok() {
+        true => assert!(count > 10 * ROUNDS, "{count} answers have left together"),
+        false => assert_eq!(count, 0, "one by one"),
     }
     for _ in 0..ROUNDS {
         assert_eq!(reads_nothing.line(), IDLE_LEN.to_string());

@@ -130,6 +130,10 @@ impl Cluster {
         let now = self.now;
         let (core, memory) = self.servers.get_mut(&id).expect("a server of the cluster");
         let result = act(core, memory, now);
+        assert!(
+            core.is_table_whole(),
+            "a part of server {id}'s table is old"
+        );
         while let Some(effect) = core.poll() {
             match effect {
                 Effect::Send { to, frame } => {
