@@ -180,6 +180,24 @@ impl<'a> SharedWords<'a> {
         }
     }
 
+    /// Copies `bytes` over the words from `first` on, word by word. What they leave of the
+    /// last one becomes zero.
+    #[inline]
+    pub fn copy_in_bytes(&self, first: usize, bytes: &[u8]) {
+        let (whole, rest) = bytes.as_chunks::<8>();
+        assert!(first <= self.count && bytes.len().div_ceil(8) <= self.count - first);
+        for (index, word) in whole.iter().enumerate() {
+            // SAFETY: first + index < count; see `word`.
+            unsafe { &*self.base.as_ptr().add(first + index).cast::<AtomicU64>() }
+                .store(u64::from_le_bytes(*word), Ordering::Relaxed);
+        }
+        if !rest.is_empty() {
+            let mut last = [0; 8];
+            last[..rest.len()].copy_from_slice(rest);
+            self.store(first + whole.len(), u64::from_le_bytes(last));
+        }
+    }
+
     /// Sets every word to zero.
     pub fn zero(&self) {
         for index in 0..self.count {

@@ -15,9 +15,12 @@ use trefoil_layout::Version;
 use trefoil_layout::limits::KEY_LEN_MAX;
 use trefoil_layout::op::Rejection;
 
-/// Keys that go to the keyspace together, to overlap memory latencies, and what is
-/// asked of backends.
+/// Keys that are read together, to overlap memory latencies, and what is asked of
+/// backends.
 const CHUNK_LEN: usize = 32;
+/// Keys that are stored or removed together: each begins messages to several backends, and
+/// the turn of one client is to stay short.
+const WRITES_LEN: usize = 8;
 /// Bytes of pairs that do, but for the last one.
 const PAIRS_LEN_MAX: usize = 1 << 20;
 
@@ -120,7 +123,7 @@ impl Many {
     /// Most keys of the next chunk of writes.
     fn chunk_len(&self, left: usize) -> usize {
         match self.begun {
-            0 => CHUNK_LEN.min(left),
+            0 => WRITES_LEN.min(left),
             begun => begun,
         }
     }
@@ -277,7 +280,7 @@ impl Many {
         world: &mut World<'_, K>,
     ) -> Step {
         let len_max = value_len_max(world);
-        let mut items: [(&[u8], NewItem<'_>); CHUNK_LEN] = Default::default();
+        let mut items: [(&[u8], NewItem<'_>); WRITES_LEN] = Default::default();
         let (mut count, mut at, mut len) = (0, 0, 0);
         let count_max = self.chunk_len(self.left / 2);
         while count < count_max && len < PAIRS_LEN_MAX {

@@ -4,7 +4,8 @@
 //! first look at its keys to after its last command it *holds* these ([`Keyspace::hold`]):
 //! whoever wants to do something to one of them, or to all keys, waits. So nobody at this
 //! front door sees a part of it, or comes in between, and what is watched cannot change any
-//! more once it was looked at.
+//! more once it was looked at. Only listings do not wait (`SCAN`, `KEYS`, memcached's): they
+//! may see keys of it before its end.
 //!
 //! | stage | what is done, piece by piece | then |
 //! |---|---|---|
@@ -31,6 +32,10 @@ use crate::world::{Now, World};
 const PIECE_COMMANDS: usize = 16;
 /// Watched keys that one piece looks at.
 const PIECE_WATCHED: usize = 64;
+/// Bytes of memory that one piece gives back at most.
+const PIECE_SHED: usize = 1 << 20;
+/// What that counts as: some 250 page faults.
+const SHED_WORK: u64 = 128 << 10;
 /// Work of the keyspace after which a piece ends, behind the command that it is at.
 const PIECE_WORK: u64 = 32 << 10;
 
@@ -72,6 +77,8 @@ enum End {
     Changed,
     /// It comes to more than is executed while others wait.
     TooMuch,
+    /// A command of it could not be executed, though it should: answers would be missing.
+    Broken,
 }
 
 impl Stretch {
@@ -102,6 +109,20 @@ impl Stretch {
     /// Whether others wait for it.
     pub(super) fn is_holding(&self) -> bool {
         matches!(self.stage, Stage::Check | Stage::Estimate | Stage::Run)
+    }
+
+    /// Whether its commands are executed after that, without a hold.
+    fn is_replayed(&self, end: End) -> bool {
+        end == End::TooMuch && !self.is_held
+    }
+
+    /// Gives back some of the memory of its commands, which takes time for each page; whether
+    /// there is more.
+    fn shed(&mut self) -> bool {
+        let rest = self.bytes.len().saturating_sub(PIECE_SHED);
+        self.bytes.truncate(rest);
+        self.bytes.shrink_to_fit();
+        rest > 0
     }
 
     fn enter(&mut self, stage: Stage) {
@@ -185,9 +206,15 @@ impl RespSession {
             }
             Stage::Run => self.run_piece(&mut stretch, world),
             Stage::Over(end) => {
+                if !stretch.is_replayed(end) && stretch.shed() {
+                    world.keyspace.charge(SHED_WORK);
+                    self.stretch = Some(stretch);
+                    return Step::Done(0);
+                }
                 match end {
                     End::Done => self.answers = Some(Box::new(stretch.answers)),
                     End::Changed => self.reply(out).null_array(),
+                    End::Broken => return Step::Close,
                     End::TooMuch if stretch.is_held => {
                         let at_once = AtOnce::of(world.settings);
                         self.reply(out).error(at_once.too_much_at_a_stretch());
@@ -257,7 +284,7 @@ impl RespSession {
                 _ => {
                     // What was queued was whole, and who holds keys waits for nobody.
                     debug_assert!(false, "a command of a transaction that is not ready");
-                    stretch.enter(Stage::Over(End::Done));
+                    stretch.enter(Stage::Over(End::Broken));
                     break;
                 }
             }

@@ -1066,8 +1066,8 @@ impl Executor for Slow {
 #[test]
 fn keys_of_one_command_are_under_way_together() {
     for (name, answer, most, done) in [
-        ("MSET", "+OK\r\n", 32, 1000),
-        ("DEL", ":0\r\n", 32, 2000),
+        ("MSET", "+OK\r\n", 8, 1000),
+        ("DEL", ":0\r\n", 8, 2000),
         ("EXISTS", ":0\r\n", 8, 2000),
         ("WATCH", "+OK\r\n", 8, 0),
     ] {

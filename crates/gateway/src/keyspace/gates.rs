@@ -11,6 +11,12 @@
 //! which one loop is alone, so that none begins to be held within a turn of another one. Who
 //! finds a key held says under the same lock that he waits, and is woken by the release,
 //! which takes that lock.
+//!
+//! **Fairness.** Who waited at a release has a turn before anybody else holds keys: the
+//! release notes the event loops that *owe* such a turn, and each crosses itself out after
+//! the round in which it resumed those who waited. So a client that sends one long
+//! transaction after the other keeps nobody waiting for more than one of them; and a loop
+//! owes for a round, not for what a client that reads no answers makes of it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,7 +40,8 @@ struct Shared {
     count: AtomicUsize,
     /// The connection that holds keys; 0 if none does.
     holder: AtomicU64,
-    /// How often keys were released.
+    /// How often those who wait were told to look once more: keys were released, or nobody
+    /// is owed a turn any more.
     releases: AtomicU64,
     held: Mutex<Held>,
 }
@@ -46,6 +53,8 @@ struct Held {
     keys: Vec<u64>,
     /// Event loops.
     waiting: Vec<usize>,
+    /// Those that waited at the last release, and have yet to give them their turn.
+    owed: Vec<usize>,
     /// How each event loop is woken.
     wakes: Vec<Option<Wake>>,
 }
@@ -55,7 +64,16 @@ impl std::fmt::Debug for Held {
         f.debug_struct("Held")
             .field("keys", &self.keys.len())
             .field("waiting", &self.waiting)
+            .field("owed", &self.owed)
             .finish_non_exhaustive()
+    }
+}
+
+impl Held {
+    fn add_waiting(&mut self, index: usize) {
+        if !self.waiting.contains(&index) {
+            self.waiting.push(index);
+        }
     }
 }
 
@@ -182,9 +200,10 @@ impl Gate {
     }
 
     /// Within a turn of this connection: keeps all others from the keys with these marks,
-    /// until [`Gate::release`]. `false`: see [`Gate::isolate`].
-    pub(super) fn hold(&mut self, connection: u64, mut keys: Vec<u64>) -> bool {
-        if !self.isolate() {
+    /// until [`Gate::release`]. `false`: see [`Gate::isolate`]; or others have waited, and it
+    /// is not its turn yet (`is_next` says that it was resumed in this round).
+    pub(super) fn hold(&mut self, connection: u64, mut keys: Vec<u64>, is_next: bool) -> bool {
+        if (!is_next && self.waits_for_others()) || !self.isolate() {
             return false;
         }
         keys.sort_unstable();
@@ -195,6 +214,38 @@ impl Gate {
         true
     }
 
+    /// Whether loops owe others a turn: this one is woken when they do no more.
+    fn waits_for_others(&self) -> bool {
+        let mut held = self.shared.held();
+        let waits = !held.owed.is_empty();
+        if waits {
+            held.add_waiting(self.index);
+        }
+        waits
+    }
+
+    /// This loop has had its round since it saw the last release.
+    pub(super) fn pay(&self) {
+        let mut held = self.shared.held();
+        let before = held.owed.len();
+        held.owed.retain(|index| *index != self.index);
+        let is_last = before > 0 && held.owed.is_empty();
+        if is_last && !held.waiting.is_empty() {
+            let wakes = self.tell_waiting(&mut held);
+            drop(held);
+            wakes.iter().for_each(|wake| wake());
+        }
+    }
+
+    /// Those who wait look once more; how others than this loop are woken.
+    fn tell_waiting(&self, held: &mut Held) -> Vec<Wake> {
+        self.shared.releases.fetch_add(1, Ordering::SeqCst);
+        let waiting = std::mem::take(&mut held.waiting);
+        let others = waiting.into_iter().filter(|index| *index != self.index);
+        let wake = |index: usize| held.wakes.get(index).cloned().flatten();
+        others.filter_map(wake).collect()
+    }
+
     /// Ends that, and wakes those who have waited for it.
     pub(super) fn release(&mut self) {
         if !std::mem::take(&mut self.is_holder) {
@@ -203,12 +254,12 @@ impl Gate {
         let mut held = self.shared.held();
         held.keys = Vec::new();
         self.shared.holder.store(0, Ordering::SeqCst);
-        self.shared.releases.fetch_add(1, Ordering::SeqCst);
-        let waiting = std::mem::take(&mut held.waiting);
-        let wakes = waiting.iter().filter(|index| **index != self.index);
-        let wakes: Vec<Wake> = wakes
-            .filter_map(|index| held.wakes.get(*index).cloned().flatten())
-            .collect();
+        for index in held.waiting.clone() {
+            if !held.owed.contains(&index) {
+                held.owed.push(index);
+            }
+        }
+        let wakes = self.tell_waiting(&mut held);
         drop(held);
         wakes.iter().for_each(|wake| wake());
     }
@@ -219,7 +270,7 @@ impl Gate {
         self.shared.holder.load(Ordering::Acquire)
     }
 
-    /// How often keys were released so far.
+    /// How often those who waited were told to look once more.
     pub(super) fn releases(&self) -> u64 {
         self.shared.releases.load(Ordering::Acquire)
     }
@@ -237,8 +288,8 @@ impl Gate {
         }
         let mut held = self.shared.held();
         let waits = self.holder() != 0 && are_they(&held.keys);
-        if waits && !held.waiting.contains(&self.index) {
-            held.waiting.push(self.index);
+        if waits {
+            held.add_waiting(self.index);
         }
         waits
     }
@@ -261,6 +312,7 @@ impl Drop for Gate {
         // Whoever wants to be alone does not wait for a loop that has gone.
         self.leave();
         self.release();
+        self.pay();
     }
 }
 

@@ -44,10 +44,14 @@ pub struct LocalKeyspace {
     is_holder: bool,
     /// The time at which it began to: nothing expires while it acts.
     held_now: Option<Now>,
-    /// Connections that wait for keys which are held, and how often keys had been released
-    /// when these were told of last.
+    /// Connections that wait for keys which are held, or for their turn to hold some, and
+    /// how often these had been told to look once more when they last were.
     waiting: Vec<u64>,
     releases: u64,
+    /// Those that were resumed then, until the end of that round.
+    next: Vec<u64>,
+    /// That round is not over: see [`Gate::pay`].
+    is_owing: bool,
     scratch: Vec<u8>,
     keeps_last_use: bool,
     /// See [`Keyspace::work`].
@@ -76,6 +80,8 @@ impl LocalKeyspace {
             held_now: None,
             waiting: Vec::new(),
             releases: 0,
+            next: Vec::new(),
+            is_owing: false,
             local,
             versions: Nominator::new(),
             scratch: Vec::new(),
@@ -469,7 +475,8 @@ impl Keyspace for LocalKeyspace {
     }
 
     fn hold(&mut self, keys: Vec<u64>) -> Result<(), Pending> {
-        if !self.gate.hold(self.connection, keys) {
+        let is_next = self.next.contains(&self.connection);
+        if !self.gate.hold(self.connection, keys, is_next) {
             return self.wait_for(|_| true);
         }
         (self.is_holder, self.held_now) = (true, Some(self.now()));
@@ -497,21 +504,31 @@ impl Keyspace for LocalKeyspace {
     }
 
     fn poll(&mut self, _now_ns: u64, resume: &mut dyn FnMut(u64)) {
-        if self.waiting.is_empty() || self.gate.releases() == self.releases {
-            return;
+        // Unless there was another release, at which this loop waited once more.
+        let is_paid = self.waiting.is_empty() || self.gate.releases() == self.releases;
+        if is_paid && std::mem::take(&mut self.is_owing) {
+            self.next.clear();
+            self.gate.pay();
         }
-        // Whoever holds keys next may have them wait once more.
-        self.releases = self.gate.releases();
-        self.waiting.drain(..).for_each(resume);
+        let releases = self.gate.releases();
+        if releases != self.releases {
+            // Whoever holds keys next may have them wait once more.
+            self.releases = releases;
+            self.next.clear();
+            self.next.append(&mut self.waiting);
+            self.is_owing = true;
+            self.next.iter().copied().for_each(resume);
+        }
     }
 
     fn due_ns(&mut self) -> Option<u64> {
-        let is_due = !self.waiting.is_empty() && self.gate.releases() != self.releases;
+        let is_due = self.is_owing || self.gate.releases() != self.releases;
         is_due.then_some(0)
     }
 
     fn forget(&mut self, connection: u64) {
         self.waiting.retain(|waiting| *waiting != connection);
+        self.next.retain(|next| *next != connection);
         if self.gate.holder() == connection && connection != 0 {
             self.release();
         }

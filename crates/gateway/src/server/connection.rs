@@ -29,7 +29,7 @@ pub(super) const TURN_WORK_MAX: usize = 128 << 10;
 const DRIVE_WORK: usize = 512;
 /// Bytes that one system call reads or writes at most: they are copied at a stretch.
 const CALL_LEN_MAX: usize = 64 << 10;
-/// The same of the first bytes of answers: those of most turns leave by one call.
+/// Answers up to this length leave by one call: those of most turns.
 const FIRST_CALL_LEN_MAX: usize = 256 << 10;
 /// A remainder up to this is copied in front of what is read next; a longer one
 /// gets a buffer that is read into.
@@ -405,7 +405,7 @@ impl<S: Session> Connection<S> {
             }
         }
         if self.output.capacity() > 0 {
-            self.output = Vec::new();
+            desk.outbox.take_back(std::mem::take(&mut self.output));
             self.sent = 0;
         }
         match self.socket.flush() {
@@ -531,7 +531,9 @@ impl<S: Session> Connection<S> {
                 false => Fate::NoRoom,
             });
         }
-        self.input.make_room(capacity);
+        let capacity_max = self.buffers_max(desk);
+        self.input
+            .make_much_room(capacity, capacity_max, &mut desk.spare);
         Ok(())
     }
 
@@ -641,7 +643,11 @@ impl<S: Session> Connection<S> {
                 return Ok(());
             }
         }
-        let first = &desk.outbox.answer()[..len.min(FIRST_CALL_LEN_MAX)];
+        // What takes several calls need not begin with a long one.
+        let first = match len <= FIRST_CALL_LEN_MAX {
+            true => desk.outbox.answer(),
+            false => &desk.outbox.answer()[..CALL_LEN_MAX],
+        };
         let Ok(sent) = self.socket.transmit(first) else {
             return Err(Fate::Ended);
         };
@@ -713,7 +719,7 @@ impl<S: Session> Connection<S> {
                 }
                 self.input.replace(rest);
             }
-            None => self.input.consume(begin),
+            None => self.input.consume(begin, &mut desk.spare),
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! What an event loop lends a connection for one turn.
 
 use super::front::{Front, LoopObserver, Orders};
+use super::intake::Spare;
 use super::outbox::Outbox;
 use super::scripts::Executor;
 use super::shared::{Chosen, Shared};
@@ -33,6 +34,8 @@ pub(super) struct Desk<K, O> {
     pub(super) outbox: Outbox,
     /// Bytes that the loop's connections keep.
     pub(super) kept: usize,
+    /// For the next long request, beside what is kept.
+    pub(super) spare: Spare,
     /// Scripts of the loop's connections.
     pub(super) scripts: Executor,
 }
@@ -53,6 +56,7 @@ impl<K: Keyspace, O: LoopObserver> Desk<K, O> {
             input: vec![0; INPUT_LEN].into(),
             outbox: Outbox::new(),
             kept: 0,
+            spare: Spare::default(),
         }
     }
 

@@ -13,8 +13,9 @@ const HELD_MAX: usize = trefoil_sockets::BATCH_MAX;
 const HELD_LEN_MAX: usize = 32 << 10;
 /// Room that it has from the beginning.
 const LEN: usize = super::desk::OUTPUT_LEN + super::desk::OUTPUT_LEN / 4;
-/// What one long answer has made larger than this is given back.
-const KEPT_MAX: usize = 4 * super::desk::OUTPUT_LEN;
+/// What one long answer has made larger than this is given back. Shorter ones serve for
+/// the next long answer: each page of fresh memory costs a fault.
+const KEPT_MAX: usize = 2 << 20;
 
 /// See the module.
 #[derive(Debug)]
@@ -44,7 +45,7 @@ impl Outbox {
     /// Begins an answer: to be appended to this, behind so many bytes.
     pub(super) fn begin(&mut self) -> (&mut Vec<u8>, usize) {
         self.bytes.truncate(self.held_len);
-        if self.held_len == 0 && self.bytes.capacity() > KEPT_MAX {
+        if self.held_len == 0 && !(LEN..=KEPT_MAX).contains(&self.bytes.capacity()) {
             self.bytes = Vec::with_capacity(LEN);
         }
         (&mut self.bytes, self.held_len)
@@ -79,10 +80,19 @@ impl Outbox {
     pub(super) fn take_rest(&mut self, sent: usize) -> (Vec<u8>, usize) {
         let len = self.bytes.len();
         let is_most_left = 2 * sent <= len;
-        if self.held_len == 0 && is_most_left && self.bytes.capacity() < len + len / 2 {
+        if self.held_len == 0 && is_most_left && self.bytes.capacity() < 2 * len {
             return (std::mem::take(&mut self.bytes), sent);
         }
         (self.answer()[sent..].to_vec(), 0)
+    }
+
+    /// Takes back what it handed over, once that has left.
+    pub(super) fn take_back(&mut self, bytes: Vec<u8>) {
+        let is_longer = bytes.capacity() > self.bytes.capacity().max(LEN);
+        if is_longer && bytes.capacity() <= KEPT_MAX && self.held_len == 0 {
+            self.bytes = bytes;
+            self.bytes.clear();
+        }
     }
 
     /// Forgets the answers that were held: they were sent.
@@ -114,6 +124,31 @@ mod tests {
             assert_eq!((bytes.len() - at, at), (long.len() - sent, rest_at));
             assert_eq!(bytes.as_ptr() == place, sent <= LEN);
         }
+    }
+
+    #[test]
+    fn the_memory_of_a_long_answer_serves_for_the_next_one() {
+        let mut outbox = Outbox::new();
+        let long = |outbox: &mut Outbox, len: usize| {
+            write(outbox, &vec![b'x'; len]);
+            outbox.take_rest(0).0
+        };
+        let first = long(&mut outbox, 2 * LEN);
+        let place = first.as_ptr();
+        write(&mut outbox, b"short");
+        outbox.take_back(first);
+        let next = long(&mut outbox, 2 * LEN);
+        assert_eq!(next.as_ptr(), place);
+        // Not while answers are held, and not what is longer than is kept.
+        outbox.open(true);
+        write(&mut outbox, b"held");
+        let held = outbox.hold().unwrap();
+        outbox.take_back(next);
+        assert_eq!(outbox.held(held), b"held");
+        outbox.empty();
+        let large = long(&mut outbox, KEPT_MAX + 1);
+        outbox.take_back(large);
+        assert!(outbox.bytes.capacity() <= KEPT_MAX);
     }
 
     #[test]

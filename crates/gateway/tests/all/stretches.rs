@@ -254,6 +254,8 @@ fn the_second_of_two_long_transactions_waits_for_the_first() {
     assert!(first.finish(&mut one).0.ends_with(&last('a')));
     assert_eq!(resumed(&mut other), [2]);
     assert!(second.finish(&mut other).0.ends_with(&last('b')));
+    // Its event loop's round is over.
+    assert!(resumed(&mut other).is_empty());
     // One whose connection is gone for good keeps nobody waiting.
     first.say(&store_all(&value('c')));
     first.begin(&mut one);
@@ -262,6 +264,7 @@ fn the_second_of_two_long_transactions_waits_for_the_first() {
     one.forget(first.number);
     assert_eq!(resumed(&mut other), [3]);
     third.finish(&mut other);
+    assert!(resumed(&mut other).is_empty());
     // So does one whose event loop has ended.
     let mut fourth = Client::new(4);
     fourth.say(&store_all(&value('d')));
@@ -269,6 +272,63 @@ fn the_second_of_two_long_transactions_waits_for_the_first() {
     third.ask_in_vain(&mut other, "GET k0");
     drop(one);
     assert_eq!(resumed(&mut other), [3]);
+}
+
+/// One after the other, from a client that does not wait for answers.
+#[test]
+fn long_transactions_let_others_have_their_turn_in_between() {
+    let cell = TestCell::start(Mode::R1);
+    let [mut one, mut other] = loops(&cell);
+    let [mut greedy, mut near, mut far] = [1, 2, 3].map(Client::new);
+    greedy.say(&store_all(&value('a')).repeat(3));
+    greedy.begin(&mut one);
+    near.ask_in_vain(&mut one, "GET k0");
+    far.say(&store_all(&value('b')));
+    let until_it_waits = |client: &mut Client, keyspace: &mut LocalKeyspace| {
+        let mut all = String::new();
+        loop {
+            let (answers, wants) = client.drive(keyspace);
+            all += &answers;
+            if !matches!(wants, Wants::Turn | Wants::Output) {
+                assert_eq!(wants, Wants::Operation);
+                return all;
+            }
+        }
+    };
+    until_it_waits(&mut far, &mut other);
+    // The second one is not begun, though nobody holds keys.
+    let answers = until_it_waits(&mut greedy, &mut one);
+    assert!(answers.ends_with(&"+QUEUED\r\n".repeat(KEYS + 1)));
+    assert_eq!((one.due_ns(), other.due_ns()), (Some(0), Some(0)));
+    assert_eq!(resumed(&mut one), [1, 2]);
+    assert_eq!(near.finish(&mut one).0, bulk(&value('a')));
+    // The other loop has yet to give its client a turn.
+    one.poll(2, &mut |_| panic!("it waits"));
+    until_it_waits(&mut greedy, &mut one);
+    assert_eq!(resumed(&mut other), [3]);
+    far.begin(&mut other);
+    other.poll(2, &mut |_| panic!("it goes on"));
+    // Told to look once more, it finds keys held.
+    assert_eq!(resumed(&mut one), [1]);
+    until_it_waits(&mut greedy, &mut one);
+    for _ in 0..3 {
+        one.poll(2, &mut |_| panic!("it waits"));
+        other.poll(2, &mut |_| panic!("it goes on"));
+    }
+    assert_eq!((one.due_ns(), other.due_ns()), (None, None));
+    assert!(far.finish(&mut other).0.ends_with(&bulk(&value('b'))));
+    assert_eq!(resumed(&mut one), [1]);
+    let answers = greedy.finish(&mut one).0;
+    assert_eq!(
+        answers.matches(&bulk(&value('a'))).count(),
+        2,
+        "the last two"
+    );
+    for keyspace in [&mut one, &mut other] {
+        while keyspace.due_ns().is_some() {
+            keyspace.poll(2, &mut |_| panic!("nobody waits"));
+        }
+    }
 }
 
 /// What several commands store one after the other under a key is not added up.

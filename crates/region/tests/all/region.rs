@@ -23,6 +23,30 @@ fn private_memory_behaves_like_a_mapping() {
     assert_eq!(words.load(9), 0);
 }
 
+#[test]
+fn bytes_are_copied_in_to_their_last_word() {
+    let mapping = Mapping::heap(256);
+    let words = mapping.words();
+    let bytes: Vec<u8> = (1..=64).collect();
+    for first in 0..3 {
+        for len in 0..=bytes.len() {
+            (0..32).for_each(|at| words.store(at, u64::MAX));
+            words.copy_in_bytes(first, &bytes[..len]);
+            let after: Vec<u8> = (0..32)
+                .flat_map(|at| words.load(at).to_le_bytes())
+                .collect();
+            let end = 8 * first + len.next_multiple_of(8);
+            assert_eq!(after[8 * first..][..len], bytes[..len]);
+            assert!(after[8 * first + len..end].iter().all(|byte| *byte == 0));
+            assert!(after[..8 * first].iter().all(|byte| *byte == 0xff));
+            assert!(after[end..].iter().all(|byte| *byte == 0xff));
+        }
+    }
+    let words = words.slice(0, 64).unwrap();
+    let beyond = std::panic::catch_unwind(|| words.copy_in_bytes(1, &bytes));
+    assert!(beyond.is_err());
+}
+
 /// Whole words at an address of words are copied another way than the rest.
 #[test]
 fn what_is_appended_is_the_same_wherever_it_begins() {

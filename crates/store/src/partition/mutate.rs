@@ -21,7 +21,6 @@ use std::sync::atomic::Ordering;
 use trefoil_layout::control;
 use trefoil_layout::data::DataEntry;
 use trefoil_layout::op::{Action, Expected, Mutation, Outcome};
-use trefoil_layout::words::WordsMut;
 use trefoil_layout::{IndexEntry, KeyHash, Pointer, Version};
 use trefoil_region::WordBuffer;
 
@@ -382,11 +381,7 @@ impl Partition {
             self.scratch.prepare(PART_LEN);
             let buffer = self.scratch.bytes_mut();
             entry.encode_in_parts(buffer, tag, version, &mut |at, part| {
-                for (word, bytes) in part.chunks(8).enumerate() {
-                    let mut padded = [0; 8];
-                    padded[..bytes.len()].copy_from_slice(bytes);
-                    into.store(at / 8 + word, u64::from_le_bytes(padded));
-                }
+                into.copy_in_bytes(at / 8, part);
             });
             // It would be charged now, beyond what room was made for, and what is
             // given back for it may be the very value.

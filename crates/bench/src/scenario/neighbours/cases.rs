@@ -243,6 +243,17 @@ pub(super) fn cases(extent: Extent) -> Vec<Case> {
                 many("UNLINK", own(), None),
             ])
         }),
+        memcached("set of large values", {
+            let set = |number: usize| {
+                let head = format!("set {} 0 0 {BIG_LEN}\r\n", own_key(number));
+                [head.as_bytes(), &big, b"\r\n"].concat()
+            };
+            in_turn((0..8).map(set).collect())
+        }),
+        memcached("get of large values", {
+            let get = |number: usize| format!("get {}\r\n", own_key(number)).into_bytes();
+            in_turn((0..8).map(get).collect())
+        }),
         redis("a pipeline of many GETs", {
             let count = 10 * extent.many;
             let mut out = Vec::new();
