@@ -9,6 +9,9 @@ pub(super) const TOO_LONG: &str = "ERR string exceeds maximum allowed size (prot
 /// What is answered to what is no number.
 pub(super) const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
 
+/// Room for what stands around a long string, so that memory is taken for both at once.
+const AROUND_LEN: usize = 32;
+
 /// Appends answers to the output.
 pub(super) struct Reply<'a> {
     pub(super) out: &'a mut Vec<u8>,
@@ -69,12 +72,14 @@ impl Reply<'_> {
 
     pub(super) fn bulk(&mut self, bytes: impl AsRef<[u8]>) {
         let bytes = bytes.as_ref();
+        self.out.reserve(bytes.len() + AROUND_LEN);
         self.head(b'$', bytes.len());
         self.out.extend_from_slice(bytes);
         self.out.extend_from_slice(b"\r\n");
     }
 
     pub(super) fn value(&mut self, value: &dyn ValueSource) {
+        self.out.reserve(value.len() + AROUND_LEN);
         self.head(b'$', value.len());
         value.append_to(self.out);
         self.out.extend_from_slice(b"\r\n");

@@ -13,10 +13,10 @@
 //! which takes that lock.
 //!
 //! **Fairness.** Who waited at a release has a turn before anybody else holds keys: the
-//! release notes the event loops that *owe* such a turn, and each crosses itself out after
-//! the round in which it resumed those who waited. So a client that sends one long
-//! transaction after the other keeps nobody waiting for more than one of them; and a loop
-//! owes for a round, not for what a client that reads no answers makes of it.
+//! release notes the event loops that *owe* such a turn, and each crosses itself out when
+//! those whom it resumed have had theirs, or some milliseconds later: a client that reads no
+//! answers has none. So a connection that sends one long transaction after the other keeps
+//! nobody waiting for more than one of them.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -53,8 +53,9 @@ struct Held {
     keys: Vec<u64>,
     /// Event loops.
     waiting: Vec<usize>,
-    /// Those that waited at the last release, and have yet to give them their turn.
-    owed: Vec<usize>,
+    /// Those whose connections waited at a release, and have yet to have their turn; and
+    /// which release that was, by their number.
+    owed: Vec<(usize, u64)>,
     /// How each event loop is woken.
     wakes: Vec<Option<Wake>>,
 }
@@ -75,6 +76,11 @@ impl Held {
             self.waiting.push(index);
         }
     }
+
+    /// Whether a loop owes somebody a turn, `but` that one.
+    fn is_owed(&self, but: Option<usize>) -> bool {
+        self.owed.iter().any(|(index, _)| Some(*index) != but)
+    }
 }
 
 impl Shared {
@@ -87,6 +93,10 @@ impl Shared {
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Busy(AtomicBool);
+
+/// Somebody has to wait: for a release that is not among the first so many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Waits(pub(super) u64);
 
 /// One event loop's.
 #[derive(Debug)]
@@ -165,19 +175,17 @@ impl Gate {
         }
     }
 
-    /// Within a turn: waits until no other loop is in one, and keeps them so. `false` while
-    /// a connection holds keys: the loop is woken when it does no more.
-    pub(super) fn isolate(&self) -> bool {
+    /// Within a turn: waits until no other loop is in one, and keeps them so. It has to wait
+    /// while a connection holds keys: the loop is woken when it does no more.
+    pub(super) fn isolate(&self) -> Result<(), Waits> {
         // Not to keep others from their work for nothing.
-        if self.waits_for(|_| true) {
-            return false;
-        }
+        self.waits_for(|_| true)?;
         self.stop_others();
-        let is_alone = !self.waits_for(|_| true);
-        if !is_alone {
+        let waits = self.waits_for(|_| true);
+        if waits.is_err() {
             self.end_isolation();
         }
-        is_alone
+        waits
     }
 
     fn stop_others(&self) {
@@ -200,37 +208,54 @@ impl Gate {
     }
 
     /// Within a turn of this connection: keeps all others from the keys with these marks,
-    /// until [`Gate::release`]. `false`: see [`Gate::isolate`]; or others have waited, and it
-    /// is not its turn yet (`is_next` says that it was resumed in this round).
-    pub(super) fn hold(&mut self, connection: u64, mut keys: Vec<u64>, is_next: bool) -> bool {
-        if (!is_next && self.waits_for_others()) || !self.isolate() {
-            return false;
+    /// until [`Gate::release`]. It has to wait as [`Gate::isolate`] does, and while others
+    /// are owed a turn: those of this loop do not count if it is owed one itself (`is_next`).
+    pub(super) fn hold(
+        &mut self,
+        connection: u64,
+        mut keys: Vec<u64>,
+        is_next: bool,
+    ) -> Result<(), Waits> {
+        let but = is_next.then_some(self.index);
+        self.waits_for_others(but)?;
+        self.isolate()?;
+        // Keys may have been held and released since.
+        if let Err(waits) = self.waits_for_others(but) {
+            self.end_isolation();
+            return Err(waits);
         }
         keys.sort_unstable();
         self.shared.held().keys = keys;
         self.shared.holder.store(connection, Ordering::SeqCst);
         self.is_holder = true;
         self.end_isolation();
-        true
+        Ok(())
     }
 
-    /// Whether loops owe others a turn: this one is woken when they do no more.
-    fn waits_for_others(&self) -> bool {
+    fn waits_for_others(&self, but: Option<usize>) -> Result<(), Waits> {
         let mut held = self.shared.held();
-        let waits = !held.owed.is_empty();
-        if waits {
-            held.add_waiting(self.index);
+        match held.is_owed(but) {
+            true => Err(self.wait(&mut held)),
+            false => Ok(()),
         }
-        waits
     }
 
-    /// This loop has had its round since it saw the last release.
-    pub(super) fn pay(&self) {
+    /// Notes that this loop is to be woken.
+    fn wait(&self, held: &mut Held) -> Waits {
+        held.add_waiting(self.index);
+        Waits(self.releases())
+    }
+
+    /// Those whom this loop owed a turn since the release with this number, and before, have
+    /// had it.
+    pub(super) fn pay(&self, seen: u64) {
         let mut held = self.shared.held();
         let before = held.owed.len();
-        held.owed.retain(|index| *index != self.index);
+        held.owed
+            .retain(|(index, release)| *index != self.index || *release > seen);
         let is_last = before > 0 && held.owed.is_empty();
-        if is_last && !held.waiting.is_empty() {
+        // Who waits for keys that are held is told when they are released.
+        if is_last && !held.waiting.is_empty() && self.holder() == 0 {
             let wakes = self.tell_waiting(&mut held);
             drop(held);
             wakes.iter().for_each(|wake| wake());
@@ -254,12 +279,12 @@ impl Gate {
         let mut held = self.shared.held();
         held.keys = Vec::new();
         self.shared.holder.store(0, Ordering::SeqCst);
-        for index in held.waiting.clone() {
-            if !held.owed.contains(&index) {
-                held.owed.push(index);
-            }
-        }
+        let waiting = held.waiting.clone();
         let wakes = self.tell_waiting(&mut held);
+        let release = self.releases();
+        held.owed.retain(|(index, _)| !waiting.contains(index));
+        held.owed
+            .extend(waiting.iter().map(|index| (*index, release)));
         drop(held);
         wakes.iter().for_each(|wake| wake());
     }
@@ -277,21 +302,20 @@ impl Gate {
 
     /// Whether another connection holds the key with this mark: the loop is woken when it
     /// does no more.
-    pub(super) fn waits_for_key(&self, mark: u64) -> bool {
+    pub(super) fn waits_for_key(&self, mark: u64) -> Result<(), Waits> {
         self.waits_for(|keys| keys.binary_search(&mark).is_ok())
     }
 
     /// Whether keys are held, these among them.
-    pub(super) fn waits_for(&self, are_they: impl FnOnce(&[u64]) -> bool) -> bool {
+    pub(super) fn waits_for(&self, are_they: impl FnOnce(&[u64]) -> bool) -> Result<(), Waits> {
         if self.holder() == 0 {
-            return false;
+            return Ok(());
         }
         let mut held = self.shared.held();
-        let waits = self.holder() != 0 && are_they(&held.keys);
-        if waits {
-            held.add_waiting(self.index);
+        match self.holder() != 0 && are_they(&held.keys) {
+            true => Err(self.wait(&mut held)),
+            false => Ok(()),
         }
-        waits
     }
 
     /// Within the same turn: lets the others go on.
@@ -311,8 +335,14 @@ impl Drop for Gate {
         }
         // Whoever wants to be alone does not wait for a loop that has gone.
         self.leave();
+        let mut held = self.shared.held();
+        held.waiting.retain(|index| *index != self.index);
+        if let Some(own) = held.wakes.get_mut(self.index) {
+            *own = None;
+        }
+        drop(held);
         self.release();
-        self.pay();
+        self.pay(u64::MAX);
     }
 }
 
@@ -335,7 +365,7 @@ mod tests {
                         let [first, second] = [0, 1].map(|at| pair[at].load(Ordering::Relaxed));
                         assert_eq!(first, second);
                         if turn % 3 == 0 {
-                            assert!(gate.isolate());
+                            assert_eq!(gate.isolate(), Ok(()));
                             // Not one addition: another one in between is seen.
                             for number in &pair {
                                 let old = number.load(Ordering::Relaxed);
@@ -357,11 +387,11 @@ mod tests {
         let gates = Gates::default();
         let (ends, other) = (gates.gate(), gates.gate());
         ends.enter();
-        assert!(ends.isolate());
+        assert_eq!(ends.isolate(), Ok(()));
         drop(ends);
         // It would wait for ever.
         other.enter();
-        assert!(other.isolate());
+        assert_eq!(other.isolate(), Ok(()));
         other.end_isolation();
         other.leave();
     }

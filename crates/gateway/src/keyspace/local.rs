@@ -2,7 +2,7 @@
 //! partition's lock, with the value copied once, into the answer; a write is
 //! one mutation.
 
-use super::gates::{Gate, Gates};
+use super::gates::{Gate, Gates, Waits};
 use super::versions::Nominator;
 use trefoil_backend::LocalStore;
 use trefoil_gateway_core::deferred::OwnedItem;
@@ -21,6 +21,10 @@ const ATTEMPTS_MAX: usize = 1000;
 
 /// Longest scratch buffer that is kept between updates, in bytes.
 const SCRATCH_LEN_MAX: usize = 1 << 20;
+
+/// How long others do not hold keys because of connections that were resumed and do not have
+/// their turn: their clients read no answers.
+const TURN_PATIENCE_NS: u64 = 10_000_000;
 
 /// What a mutation counts as, beside the bytes that it stores: see [`Keyspace::work`].
 const MUTATION_WORK: u64 = 1024;
@@ -44,14 +48,18 @@ pub struct LocalKeyspace {
     is_holder: bool,
     /// The time at which it began to: nothing expires while it acts.
     held_now: Option<Now>,
-    /// Connections that wait for keys which are held, or for their turn to hold some, and
-    /// how often these had been told to look once more when they last were.
-    waiting: Vec<u64>,
+    /// Connections that wait for keys which are held, or for their turn to hold some, each
+    /// since which release.
+    waiting: Vec<(u64, Waits)>,
+    /// The last release that was looked at.
     releases: u64,
-    /// Those that were resumed then, until the end of that round.
+    /// The gate knows that somebody here waits, or did.
+    is_noted: bool,
+    /// Those that were resumed, and have not had their turn yet.
     next: Vec<u64>,
-    /// That round is not over: see [`Gate::pay`].
-    is_owing: bool,
+    /// Until when they may have it before others hold keys, while this loop may owe that:
+    /// see [`Gate::pay`].
+    owes_until_ns: Option<u64>,
     scratch: Vec<u8>,
     keeps_last_use: bool,
     /// See [`Keyspace::work`].
@@ -80,8 +88,9 @@ impl LocalKeyspace {
             held_now: None,
             waiting: Vec::new(),
             releases: 0,
+            is_noted: false,
             next: Vec::new(),
-            is_owing: false,
+            owes_until_ns: None,
             local,
             versions: Nominator::new(),
             scratch: Vec::new(),
@@ -109,13 +118,17 @@ impl LocalKeyspace {
 
     /// Lets the connection whose turn it is wait if another one holds such keys.
     #[cold]
-    fn wait_for(&mut self, are_they: impl FnOnce(&Gate) -> bool) -> Result<(), Pending> {
-        if !are_they(&self.gate) {
+    fn wait_for(
+        &mut self,
+        look: impl FnOnce(&mut Gate) -> Result<(), Waits>,
+    ) -> Result<(), Pending> {
+        let Err(since) = look(&mut self.gate) else {
             return Ok(());
-        }
-        if !self.waiting.contains(&self.connection) {
-            self.waiting.push(self.connection);
-        }
+        };
+        self.waiting
+            .retain(|(connection, _)| *connection != self.connection);
+        self.waiting.push((self.connection, since));
+        self.is_noted = true;
         Err(Pending)
     }
 
@@ -310,7 +323,8 @@ impl Keyspace for LocalKeyspace {
             true => end,
             // It does not wait: to be resumed would meet whatever it does by then.
             false => {
-                self.waiting.retain(|waiting| *waiting != self.connection);
+                self.waiting
+                    .retain(|(connection, _)| *connection != self.connection);
                 Ok(())
             }
         }
@@ -467,7 +481,7 @@ impl Keyspace for LocalKeyspace {
     }
 
     fn isolate(&mut self) -> Result<(), Pending> {
-        self.wait_for(|gate| !gate.isolate())
+        self.wait_for(|gate| gate.isolate())
     }
 
     fn end_isolation(&mut self) {
@@ -475,10 +489,9 @@ impl Keyspace for LocalKeyspace {
     }
 
     fn hold(&mut self, keys: Vec<u64>) -> Result<(), Pending> {
-        let is_next = self.next.contains(&self.connection);
-        if !self.gate.hold(self.connection, keys, is_next) {
-            return self.wait_for(|_| true);
-        }
+        let connection = self.connection;
+        let is_next = self.next.contains(&connection);
+        self.wait_for(|gate| gate.hold(connection, keys, is_next))?;
         (self.is_holder, self.held_now) = (true, Some(self.now()));
         // Whoever held keys when this turn began has released them: these are its own.
         self.is_guarded = false;
@@ -503,31 +516,39 @@ impl Keyspace for LocalKeyspace {
         self.gate.attach(wake);
     }
 
-    fn poll(&mut self, _now_ns: u64, resume: &mut dyn FnMut(u64)) {
-        // Unless there was another release, at which this loop waited once more.
-        let is_paid = self.waiting.is_empty() || self.gate.releases() == self.releases;
-        if is_paid && std::mem::take(&mut self.is_owing) {
+    fn poll(&mut self, now_ns: u64, resume: &mut dyn FnMut(u64)) {
+        let is_over = |until_ns: u64| self.next.is_empty() || until_ns <= now_ns;
+        if self.owes_until_ns.is_some_and(is_over) {
+            self.owes_until_ns = None;
             self.next.clear();
-            self.gate.pay();
+            self.gate.pay(self.releases);
         }
         let releases = self.gate.releases();
-        if releases != self.releases {
-            // Whoever holds keys next may have them wait once more.
-            self.releases = releases;
-            self.next.clear();
-            self.next.append(&mut self.waiting);
-            self.is_owing = true;
-            self.next.iter().copied().for_each(resume);
+        if !self.is_noted || releases == self.releases {
+            return;
         }
+        self.releases = releases;
+        // Who began to wait after that is not meant. Whoever holds keys next may have all of
+        // them wait once more.
+        let begun_before = |(_, since): &mut (u64, Waits)| since.0 < releases;
+        for (connection, _) in self.waiting.extract_if(.., begun_before) {
+            self.next.push(connection);
+            resume(connection);
+        }
+        self.is_noted = !self.waiting.is_empty();
+        self.owes_until_ns = Some(now_ns + TURN_PATIENCE_NS);
     }
 
     fn due_ns(&mut self) -> Option<u64> {
-        let is_due = self.is_owing || self.gate.releases() != self.releases;
-        is_due.then_some(0)
+        if self.is_noted && self.gate.releases() != self.releases {
+            return Some(0);
+        }
+        self.owes_until_ns
+            .map(|until_ns| if self.next.is_empty() { 0 } else { until_ns })
     }
 
     fn forget(&mut self, connection: u64) {
-        self.waiting.retain(|waiting| *waiting != connection);
+        self.waiting.retain(|(waiting, _)| *waiting != connection);
         self.next.retain(|next| *next != connection);
         if self.gate.holder() == connection && connection != 0 {
             self.release();
@@ -565,6 +586,9 @@ impl Keyspace for LocalKeyspace {
 
     #[inline]
     fn leave(&mut self) {
+        if !self.next.is_empty() {
+            self.next.retain(|next| *next != self.connection);
+        }
         self.gate.leave();
     }
 

@@ -531,7 +531,8 @@ impl<S: Session> Connection<S> {
                 false => Fate::NoRoom,
             });
         }
-        let capacity_max = self.buffers_max(desk);
+        // No more than twice what it is to be.
+        let capacity_max = self.buffers_max(desk).min(2 * wanted.min(longest));
         self.input
             .make_much_room(capacity, capacity_max, &mut desk.spare);
         Ok(())

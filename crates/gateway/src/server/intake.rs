@@ -8,6 +8,9 @@ const USED_SHARE_MIN: usize = 4;
 /// Longest buffer that is kept for the next long request.
 const SPARE_LEN_MAX: usize = 2 << 20;
 
+/// The spare buffer is at most so many times as long as what is needed at once.
+const SPARE_STEP: usize = 8;
+
 /// The buffer of the last long request, for the next one of an event loop's connections:
 /// each page of fresh memory costs a fault, together as much as the request itself.
 #[derive(Debug, Default)]
@@ -21,8 +24,10 @@ impl Spare {
         }
     }
 
-    /// It if it has memory for so many bytes, and for no more than may be had.
+    /// It if it has memory for so many bytes, and for no more than may be had. Only for a
+    /// request of which a part has come: one that is announced costs next to nothing.
     fn take(&mut self, len: usize, len_max: usize) -> Option<Vec<u8>> {
+        let len_max = len_max.min(SPARE_STEP * len);
         let fits = (len..=len_max).contains(&self.0.capacity());
         fits.then(|| std::mem::take(&mut self.0))
     }
@@ -183,6 +188,7 @@ mod tests {
         assert_eq!(begun(50_000, 90_000, &mut spare).capacity(), 50_000);
         let mut next = begun(50_000, 100_000, &mut spare);
         assert_eq!((next.bytes.as_ptr(), next.capacity()), (place, 100_000));
+        assert_eq!(begun(12_000, 100_000, &mut spare).capacity(), 12_000);
         // Meanwhile there is none, and the longer one of two is kept.
         let mut other = begun(60_000, 100_000, &mut spare);
         assert_eq!(other.capacity(), 60_000);

@@ -15,7 +15,7 @@ const HELD_LEN_MAX: usize = 32 << 10;
 const LEN: usize = super::desk::OUTPUT_LEN + super::desk::OUTPUT_LEN / 4;
 /// What one long answer has made larger than this is given back. Shorter ones serve for
 /// the next long answer: each page of fresh memory costs a fault.
-const KEPT_MAX: usize = 2 << 20;
+const KEPT_MAX: usize = (2 << 20) + LEN;
 
 /// See the module.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ impl Outbox {
     pub(super) fn take_rest(&mut self, sent: usize) -> (Vec<u8>, usize) {
         let len = self.bytes.len();
         let is_most_left = 2 * sent <= len;
-        if self.held_len == 0 && is_most_left && self.bytes.capacity() < 2 * len {
+        if self.held_len == 0 && is_most_left && self.bytes.capacity() < len + len / 2 {
             return (std::mem::take(&mut self.bytes), sent);
         }
         (self.answer()[sent..].to_vec(), 0)

@@ -274,60 +274,106 @@ fn the_second_of_two_long_transactions_waits_for_the_first() {
     assert_eq!(resumed(&mut other), [3]);
 }
 
-/// One after the other, from a client that does not wait for answers.
-#[test]
-fn long_transactions_let_others_have_their_turn_in_between() {
-    let cell = TestCell::start(Mode::R1);
-    let [mut one, mut other] = loops(&cell);
+/// All that is answered until it has to wait.
+fn until_it_waits(client: &mut Client, keyspace: &mut LocalKeyspace) -> String {
+    let mut all = String::new();
+    loop {
+        let (answers, wants) = client.drive(keyspace);
+        all += &answers;
+        if !matches!(wants, Wants::Turn | Wants::Output) {
+            assert_eq!(wants, Wants::Operation);
+            return all;
+        }
+    }
+}
+
+/// Two event loops, and a client of the first that sends three long transactions and does
+/// not wait for answers: the first one is done, and while it was, one client of each loop
+/// waited for its keys.
+fn greedy(cell: &TestCell) -> ([LocalKeyspace; 2], [Client; 3]) {
+    let [mut one, mut other] = loops(cell);
     let [mut greedy, mut near, mut far] = [1, 2, 3].map(Client::new);
     greedy.say(&store_all(&value('a')).repeat(3));
     greedy.begin(&mut one);
     near.ask_in_vain(&mut one, "GET k0");
     far.say(&store_all(&value('b')));
-    let until_it_waits = |client: &mut Client, keyspace: &mut LocalKeyspace| {
-        let mut all = String::new();
-        loop {
-            let (answers, wants) = client.drive(keyspace);
-            all += &answers;
-            if !matches!(wants, Wants::Turn | Wants::Output) {
-                assert_eq!(wants, Wants::Operation);
-                return all;
-            }
-        }
-    };
     until_it_waits(&mut far, &mut other);
     // The second one is not begun, though nobody holds keys.
     let answers = until_it_waits(&mut greedy, &mut one);
     assert!(answers.ends_with(&"+QUEUED\r\n".repeat(KEYS + 1)));
     assert_eq!((one.due_ns(), other.due_ns()), (Some(0), Some(0)));
-    assert_eq!(resumed(&mut one), [1, 2]);
+    ([one, other], [greedy, near, far])
+}
+
+#[test]
+fn long_transactions_let_others_have_their_turn_in_between() {
+    let cell = TestCell::start(Mode::R1);
+    let ([mut one, mut other], [mut greedy, mut near, mut far]) = greedy(&cell);
+    // It began to wait later.
+    assert_eq!(resumed(&mut one), [2]);
+    until_it_waits(&mut greedy, &mut one);
     assert_eq!(near.finish(&mut one).0, bulk(&value('a')));
+    until_it_waits(&mut greedy, &mut one);
     // The other loop has yet to give its client a turn.
-    one.poll(2, &mut |_| panic!("it waits"));
+    assert!(resumed(&mut one).is_empty());
     until_it_waits(&mut greedy, &mut one);
     assert_eq!(resumed(&mut other), [3]);
     far.begin(&mut other);
-    other.poll(2, &mut |_| panic!("it goes on"));
-    // Told to look once more, it finds keys held.
-    assert_eq!(resumed(&mut one), [1]);
-    until_it_waits(&mut greedy, &mut one);
     for _ in 0..3 {
-        one.poll(2, &mut |_| panic!("it waits"));
-        other.poll(2, &mut |_| panic!("it goes on"));
+        assert!(resumed(&mut one).is_empty() && resumed(&mut other).is_empty());
     }
     assert_eq!((one.due_ns(), other.due_ns()), (None, None));
     assert!(far.finish(&mut other).0.ends_with(&bulk(&value('b'))));
     assert_eq!(resumed(&mut one), [1]);
-    let answers = greedy.finish(&mut one).0;
-    assert_eq!(
-        answers.matches(&bulk(&value('a'))).count(),
-        2,
-        "the last two"
-    );
-    for keyspace in [&mut one, &mut other] {
-        while keyspace.due_ns().is_some() {
-            keyspace.poll(2, &mut |_| panic!("nobody waits"));
+    // Its loop owes a turn until the round is over, though nobody else waits.
+    let mut answers = until_it_waits(&mut greedy, &mut one);
+    assert_eq!(resumed(&mut one), [1]);
+    answers += &greedy.finish(&mut one).0;
+    let done = answers.matches(&bulk(&value('a'))).count();
+    assert_eq!(done, 2, "the last two");
+    for _ in 0..3 {
+        assert!(resumed(&mut one).is_empty() && resumed(&mut other).is_empty());
+    }
+    assert_eq!((one.due_ns(), other.due_ns()), (None, None));
+}
+
+/// The next long transaction waits for those who are about to have their turn, but not for
+/// one whose client takes no answers.
+#[test]
+fn who_has_no_turn_is_not_waited_for_long() {
+    let cell = TestCell::start(Mode::R1);
+    let ([mut one, mut other], [mut greedy, mut near, _]) = greedy(&cell);
+    assert_eq!(resumed(&mut one), [2]);
+    near.finish(&mut one);
+    assert_eq!(resumed(&mut other), [3]);
+    // Its loop has had others to serve.
+    assert!(resumed(&mut other).is_empty() && resumed(&mut one).is_empty());
+    until_it_waits(&mut greedy, &mut one);
+    let until_ns = other.due_ns().unwrap();
+    assert!(until_ns > 2);
+    other.poll(until_ns, &mut |_| panic!("it was resumed"));
+    assert_eq!(resumed(&mut one), [1]);
+    greedy.begin(&mut one);
+}
+
+#[test]
+fn a_loop_that_has_ended_owes_nobody_a_turn() {
+    for ends_before in [false, true] {
+        let cell = TestCell::start(Mode::R1);
+        let [mut one, mut other] = loops(&cell);
+        let [mut greedy, mut far] = [1, 3].map(Client::new);
+        greedy.say(&store_all(&value('a')).repeat(2));
+        greedy.begin(&mut one);
+        far.ask_in_vain(&mut other, "GET k0");
+        if ends_before {
+            drop(other);
+        } else {
+            until_it_waits(&mut greedy, &mut one);
+            drop(other);
+            assert_eq!(resumed(&mut one), [1]);
         }
+        let answers = greedy.finish(&mut one).0;
+        assert!(answers.ends_with(&bulk(&value('a'))));
     }
 }
 
