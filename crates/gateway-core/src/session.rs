@@ -5,7 +5,7 @@ use crate::world::World;
 
 /// Work of the keyspace ([`Keyspace::work`]), or bytes of commands, after which a drive
 /// ends, at the end of the command that it is at.
-pub const DRIVE_WORK_MAX: u64 = 128 << 10;
+pub const DRIVE_WORK_MAX: u64 = 64 << 10;
 
 /// Whether a drive that began when the keyspace had done so much work should end.
 #[inline]

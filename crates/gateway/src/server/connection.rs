@@ -24,7 +24,7 @@ use trefoil_gateway_core::session::{Session, Wants};
 use trefoil_sockets::{Message, Sent};
 
 /// Bytes read and written, or looked at by the keyspace, in one turn, after which others are served.
-pub(super) const TURN_WORK_MAX: usize = 128 << 10;
+pub(super) const TURN_WORK_MAX: usize = 64 << 10;
 /// What a drive counts in that at least, so that no turn is endless.
 const DRIVE_WORK: usize = 512;
 /// Bytes that one system call reads or writes at most: they are copied at a stretch.
