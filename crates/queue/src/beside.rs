@@ -9,33 +9,37 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use trefoil_fabric::shm::{UserPolicy, receive_with};
 use trefoil_ordered::{Invitation, Queue};
-use trefoil_softnic::{GivenLane, Queues, engine::Admits};
+use trefoil_softnic::engine::{Admits, Asker, GiveLane};
+use trefoil_softnic::{GivenLane, Queues};
 use trefoil_softnic_core::wire::{Claim, ClaimStatus};
-
-/// How long a server may take to give a lane: longer than its longest nap. Other claims wait
-/// meanwhile.
-const WITHIN: Duration = Duration::from_secs(1);
 
 /// The queues at these sockets, numbered from 0, whose servers run as these users. `admits`
 /// decides who may place requests, besides that they are let in.
 pub fn queues(sockets: Vec<PathBuf>, servers: UserPolicy, admits: Admits) -> Queues {
-    let claim = move |claim: &Claim| {
-        let socket = sockets.get(claim.queue as usize);
-        lane(socket.ok_or(ClaimStatus::NoSuchQueue)?, &servers, claim)
-    };
+    let claims = sockets.into_iter().map(|socket| {
+        let servers = servers.clone();
+        let give = move |claim: &Claim, asker: &Asker| lane(&socket, &servers, claim, asker);
+        Box::new(give) as Box<GiveLane>
+    });
     Queues {
         admits,
-        claim: Box::new(claim),
+        claims: claims.collect(),
     }
 }
 
-/// A lane of the queue at this socket.
-fn lane(socket: &Path, servers: &UserPolicy, claim: &Claim) -> Result<GivenLane, ClaimStatus> {
+/// A lane of the queue at this socket. Its server may take as long as the asker waits: it may
+/// nap, or be amid a checkpoint. Other claims of this queue wait meanwhile.
+fn lane(
+    socket: &Path,
+    servers: &UserPolicy,
+    claim: &Claim,
+    asker: &Asker,
+) -> Result<GivenLane, ClaimStatus> {
     let unreachable = |error: &dyn std::fmt::Display| {
         tracing::debug!("no lane at {}: {error}", socket.display());
         ClaimStatus::Unreachable
     };
-    let mut stream = reach(&path_of(socket), WITHIN).map_err(|error| unreachable(&error))?;
+    let mut stream = reach(&path_of(socket), asker.left()).map_err(|error| unreachable(&error))?;
     if !servers.trusts_server(&stream) {
         return Err(unreachable(&"another user serves it, who is not trusted"));
     }
@@ -43,7 +47,9 @@ fn lane(socket: &Path, servers: &UserPolicy, claim: &Claim) -> Result<GivenLane,
         producer: claim.producer,
         returns: claim.returns_to.is_some(),
     };
-    let asked = stream.set_read_timeout(Some(WITHIN));
+    // No time at all would be for ever.
+    let within = asker.left().max(Duration::from_millis(1));
+    let asked = stream.set_read_timeout(Some(within));
     let asked = asked.and_then(|()| stream.write_all(&question.encode()));
     asked.map_err(|error| unreachable(&error))?;
     let (mut bytes, mut descriptors) = ([0; ANSWER_LEN], Vec::new());

@@ -18,7 +18,7 @@ use trefoil_ordered::{
 };
 use trefoil_ordered_load::{ECHO, Latency, LoadError, LoadOptions, OrderedReport};
 use trefoil_queue::cache::Cache;
-use trefoil_softnic::engine::Admits;
+use trefoil_softnic::engine::{Admits, Asker};
 use trefoil_softnic::{
     DatagramUse, Engine, EngineAddress, EngineOptions, GivenLane, Queues, RemoteQueue, Who,
 };
@@ -256,7 +256,7 @@ fn queue(
     let lane = worker.admit_producer([0, 0], false);
     let lane = lane.map(|(invitation, _)| (invitation.terms, Queue::join(invitation)))?;
     let mut lane = Some(lane);
-    let claim = move |_: &Claim| {
+    let claim = move |_: &Claim, _: &Asker| {
         let (terms, queue) = lane.take().ok_or(ClaimStatus::Full)?;
         Ok(GivenLane {
             queue: queue.map_err(|_: SetUpError| ClaimStatus::NoMemory)?,
@@ -269,7 +269,7 @@ fn queue(
     let admits: Admits = Arc::new(|who| *who == Who::Token(TOKEN.into()));
     let queues = Queues {
         admits: Arc::clone(&admits),
-        claim: Box::new(claim),
+        claims: vec![Box::new(claim)],
     };
     let start = || {
         // Its threads stay on that core, and are what the one is that starts them.

@@ -16,7 +16,7 @@ use trefoil_ordered::{
     Refused, SetUpError, Shared, Step, Worker, lane, order,
 };
 use trefoil_region::Mapping;
-use trefoil_softnic::engine::Admits;
+use trefoil_softnic::engine::{Admits, Asker};
 use trefoil_softnic::{
     DatagramUse, Engine, EngineAddress, EngineOptions, GivenLane, Queues, RemoteQueue, Who,
 };
@@ -239,7 +239,7 @@ impl Beside {
     fn start(wanted: mpsc::Sender<Wanted>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let admits: Admits = Arc::new(|who| *who == Who::Token(TOKEN.into()));
-        let claim = move |claim: &Claim| {
+        let claim = move |claim: &Claim, _: &Asker| {
             let (to, given) = mpsc::channel();
             let asked = wanted.send((claim.producer, claim.returns_to.is_some(), to));
             asked.map_err(|_| ClaimStatus::Unreachable)?;
@@ -259,7 +259,7 @@ impl Beside {
         };
         let queues = Queues {
             admits: Arc::clone(&admits),
-            claim: Box::new(claim),
+            claims: vec![Box::new(claim)],
         };
         let options = EngineOptions::default();
         let engine = Engine::start_for_queues(listener, (None, admits), queues, options);

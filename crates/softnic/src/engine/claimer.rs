@@ -1,19 +1,18 @@
-//! Set-up of lanes: asks the servers of queues for one when a session wants to place
-//! requests. A thread of its own, because a server that naps or hangs lets one wait. What
-//! is placed later waits for no server.
+//! Set-up of lanes: asks the server of a queue for one when a session wants to place
+//! requests. Each queue has a thread for that, because a server that naps or hangs lets one
+//! wait: claims of other queues do not wait for it, and its own no longer than
+//! [`CLAIM_WITHIN`](super::CLAIM_WITHIN). What is placed later waits for no server.
 
 use super::shared::Shared;
-use super::{Admits, Who};
+use super::Admits;
+use super::orders::{Asker, Order};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use trefoil_ordered::Queue;
-use trefoil_softnic_core::wire::placing::PLACING_VERSION;
 use trefoil_softnic_core::wire::{Claim, ClaimStatus, Claimed};
 
 /// Between two attempts at a lane whose former one is not empty yet.
 const AGAIN: Duration = Duration::from_millis(1);
-/// How long it is tried.
-const DRAINED_WITHIN: Duration = Duration::from_secs(5);
 
 /// A lane as its server has given it.
 #[derive(Debug)]
@@ -30,24 +29,15 @@ pub struct GivenLane {
     pub about: u64,
 }
 
-/// Asks the server of a queue for a lane; may wait for a second.
-pub type GiveLane = dyn FnMut(&Claim) -> Result<GivenLane, ClaimStatus> + Send;
+/// Asks the server of a queue for a lane; may wait as long as the asker does.
+pub type GiveLane = dyn FnMut(&Claim, &Asker) -> Result<GivenLane, ClaimStatus> + Send;
 
 /// The queues beside an engine.
 pub struct Queues {
     /// Decides whether somebody that may read may place requests, too.
     pub admits: Admits,
-    /// Where lanes come from.
-    pub claim: Box<GiveLane>,
-}
-
-/// Somebody wants a lane.
-pub(super) struct Order {
-    /// Of which loop the session is.
-    pub(super) at: usize,
-    pub(super) session: u64,
-    pub(super) claim: Claim,
-    pub(super) who: Who,
+    /// Where lanes come from, of each queue: clients name one by its place here.
+    pub claims: Vec<Box<GiveLane>>,
 }
 
 /// What came of it.
@@ -56,16 +46,19 @@ pub(super) type Given = Result<(Queue, Claimed), ClaimStatus>;
 /// See the module.
 pub(super) struct Claimer {
     shared: Arc<Shared>,
-    queues: Queues,
+    /// Which queue it is for.
+    queue: usize,
+    give: Box<GiveLane>,
     /// Tried again.
-    draining: Vec<(Order, Instant)>,
+    draining: Vec<Order>,
 }
 
 impl Claimer {
-    pub(super) fn new(shared: Arc<Shared>, queues: Queues) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, queue: usize, give: Box<GiveLane>) -> Self {
         Claimer {
             shared,
-            queues,
+            queue,
+            give,
             draining: Vec::new(),
         }
     }
@@ -73,32 +66,30 @@ impl Claimer {
     pub(super) fn run(mut self) {
         while !self.shared.is_stopped() {
             let pause = (!self.draining.is_empty()).then_some(AGAIN);
-            for order in self.shared.await_orders(pause) {
-                self.carry_out(order, Instant::now() + DRAINED_WITHIN);
-            }
-            for (order, until) in std::mem::take(&mut self.draining) {
-                self.carry_out(order, until);
+            let orders = self.shared.await_orders(self.queue, pause);
+            let again = std::mem::take(&mut self.draining);
+            for order in orders.into_iter().chain(again) {
+                self.carry_out(order);
             }
         }
     }
 
-    fn carry_out(&mut self, order: Order, until: Instant) {
-        let given = self.claim(&order);
-        if matches!(given, Err(ClaimStatus::Draining)) && Instant::now() < until {
-            self.draining.push((order, until));
-        } else {
-            self.shared.give_lane(order.at, order.session, given);
+    fn carry_out(&mut self, order: Order) {
+        // One that has waited for others in vain is not asked for.
+        let given = match order.asker.left().is_zero() {
+            true => Err(ClaimStatus::Unreachable),
+            false => self.claim(&order),
+        };
+        match given {
+            Err(ClaimStatus::Draining) if !order.asker.left().is_zero() => {
+                self.draining.push(order);
+            }
+            given => self.shared.give_lane(order.at, order.session, given),
         }
     }
 
     fn claim(&mut self, order: &Order) -> Given {
-        if order.claim.version != PLACING_VERSION {
-            return Err(ClaimStatus::Version);
-        }
-        if !(self.queues.admits)(&order.who) {
-            return Err(ClaimStatus::NotAllowed);
-        }
-        let lane = (self.queues.claim)(&order.claim)?;
+        let lane = (self.give)(&order.claim, &order.asker)?;
         let claimed = Claimed {
             server_commits: super::lane::server_commits(&lane.queue),
             slot_count: lane.slot_count,

@@ -12,9 +12,9 @@
 //! loop looks for more for a while where more come soon, and then sleeps.
 
 use super::backends::Backends;
-use super::claimer::Order;
 use super::counters::add;
 use super::datagrams::Datagrams;
+use super::orders::{Asker, Order};
 use super::patience::Patience;
 use super::session::{Buffers, End, Session, Turn};
 use super::shared::{LoopShare, Shared};
@@ -368,6 +368,7 @@ impl EventLoop {
                 session,
                 claim,
                 who,
+                asker: Asker::new(),
             });
         }
         if let Turn::Ends(end) = turn {

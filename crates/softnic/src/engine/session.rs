@@ -462,7 +462,7 @@ mod tests {
 
     /// A session whose client is let in, with the first of what came behind its greeting.
     fn admitted(socket: OwnedFd) -> Session {
-        let shared = Shared::new(EngineOptions::default(), Arc::new(|_| true), false).unwrap();
+        let shared = Shared::new(EngineOptions::default(), Arc::new(|_| true), None).unwrap();
         let mut guest = Guest::new(socket, Channel::default(), Instant::now());
         let welcome = Welcome {
             window: WINDOW_LEN,
