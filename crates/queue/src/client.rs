@@ -174,7 +174,7 @@ impl Client {
             Outcome::NoMemory => return Err(JoinError::NoMemory { path: at() }),
             Outcome::Ending => return Err(JoinError::Ending { path: at() }),
             // What an engine is told.
-            Outcome::Draining | Outcome::Forgotten => {
+            Outcome::Draining | Outcome::Forgotten | Outcome::Superseded => {
                 return Err(JoinError::Foreign { path: at() });
             }
         }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use trefoil_fabric::clock::monotonic_ns;
 use trefoil_ordered::{Carrier, Committed, NoAnswer, Refused};
 use trefoil_softnic_core::placing::{NotSent, Sender, Taken};
-use trefoil_softnic_core::wire::placing::PLACING_VERSION;
+use trefoil_softnic_core::wire::placing::{PLACING_VERSION, Return};
 use trefoil_softnic_core::wire::{Claim, Claimed};
 use trefoil_softnic_core::{Event, SessionError};
 
@@ -75,13 +75,16 @@ impl RemoteQueue {
             version: PLACING_VERSION,
             queue,
             producer: [random(), random()],
-            returns_to: None,
+            returns: None,
         };
         let (link, claimed) = claim_at(&engine, &claim, timeout)?;
         Ok(RemoteQueue {
             engine,
             claim: Claim {
-                returns_to: Some(claimed.epoch),
+                returns: Some(Return {
+                    epoch: claimed.epoch,
+                    attempt: 0,
+                }),
                 ..claim
             },
             claimed,
@@ -138,6 +141,9 @@ impl RemoteQueue {
             return std::thread::sleep(pause.min(left));
         }
         let timeout = left.clamp(AGAIN_MIN, DIAL_MAX);
+        if let Some(back) = &mut self.claim.returns {
+            back.attempt += 1;
+        }
         match claim_at(&self.engine, &self.claim, timeout) {
             Ok((link, claimed)) if self.sender.resume(&claimed) => {
                 self.link = Some(link);

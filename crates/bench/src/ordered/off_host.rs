@@ -253,7 +253,7 @@ fn queue(
     };
     let mut service = Burning(Cache::new(MEMORY).map_err(failed)?, burn);
     // The only client's lane is there before the server sleeps.
-    let lane = worker.admit_producer([0, 0], false);
+    let lane = worker.admit_producer([0, 0], 0);
     let lane = lane.map(|(invitation, _)| (invitation.terms, Queue::join(invitation)))?;
     let mut lane = Some(lane);
     let claim = move |_: &Claim, _: &Asker| {

@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use trefoil_softnic_core::limits::REQUEST_LEN_MAX;
 use trefoil_softnic_core::placing::{Lane, NotSent, Placer, Placing, Sender, Taken};
-use trefoil_softnic_core::wire::placing::{CLAIM_LEN, CLAIMED_LEN, PLACING_VERSION};
+use trefoil_softnic_core::wire::placing::{CLAIM_LEN, CLAIMED_LEN, PLACING_VERSION, Return};
 use trefoil_softnic_core::wire::{
     Answered, Claim, ClaimStatus, Claimed, Frame, HEAD_LEN, LaneEnd, Place, Placed,
 };
@@ -470,12 +470,16 @@ fn nonsense_is_not_placed_and_hurts_nobody() {
 
 #[test]
 fn claims_are_read_as_they_were_spelled() {
-    for returns_to in [None, Some(9)] {
+    let back = Return {
+        epoch: 9,
+        attempt: 4,
+    };
+    for returns in [None, Some(back)] {
         let claim = Claim {
             version: PLACING_VERSION,
             queue: 3,
             producer: [1, 2],
-            returns_to,
+            returns,
         };
         let mut out = Vec::new();
         claim.encode(&mut out);

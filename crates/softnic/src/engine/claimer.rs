@@ -75,6 +75,9 @@ impl Claimer {
     }
 
     fn carry_out(&mut self, order: Order) {
+        if order.asker.is_gone() {
+            return;
+        }
         // One that has waited for others in vain is not asked for.
         let given = match order.asker.left().is_zero() {
             true => Err(ClaimStatus::Unreachable),
@@ -99,11 +102,71 @@ impl Claimer {
         };
         if order
             .claim
-            .returns_to
-            .is_some_and(|epoch| epoch != lane.epoch)
+            .returns
+            .is_some_and(|back| back.epoch != lane.epoch)
         {
             return Err(ClaimStatus::Forgotten);
         }
         Ok((lane.queue, claimed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Engine, EngineOptions, Who};
+    use super::*;
+    use crate::{DatagramUse, EngineAddress, RemoteQueue};
+    use std::net::TcpListener;
+    use std::sync::mpsc;
+
+    /// Nobody asks for a lane for who has gone while others' servers let them wait.
+    #[test]
+    fn nobody_asks_for_those_who_have_gone() {
+        let (came, comes) = mpsc::channel();
+        let (go, goes_on) = mpsc::channel::<()>();
+        let give = move |claim: &Claim, _: &Asker| {
+            came.send(claim.producer).expect("the test lives");
+            let _ = goes_on.recv();
+            Err(ClaimStatus::Full)
+        };
+        let admits: Admits = Arc::new(|who| *who == Who::Token(b"t"[..].into()));
+        let queues = Queues {
+            admits: Arc::clone(&admits),
+            claims: vec![Box::new(give)],
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let options = EngineOptions::default();
+        let engine = Engine::start_for_queues(listener, (None, admits), queues, options);
+        let engine = engine.expect("an engine");
+        let address = EngineAddress {
+            address: engine.address(),
+            host: "localhost".into(),
+            tls: None,
+            datagrams: DatagramUse::No,
+            token: b"t"[..].into(),
+        };
+        let claim = |within| RemoteQueue::connect(address.clone(), 0, within).map(drop);
+        let long = Duration::from_secs(4);
+        std::thread::scope(|scope| {
+            let first = scope.spawn(|| claim(long));
+            comes.recv().expect("the first claim");
+            let waits = Duration::from_millis(100);
+            claim(waits).expect_err("no lane so soon");
+            while engine.counted_by_engine().map(|of| of.get("sessions_open")).sum::<u64>() > 1 {
+                std::thread::yield_now();
+            }
+            let third = scope.spawn(|| claim(long));
+            // It is behind the second one.
+            std::thread::sleep(waits);
+            go.send(()).expect("an engine");
+            comes.recv().expect("the third claim");
+            go.send(()).expect("an engine");
+            for claim in [first, third] {
+                let error = claim.join().expect("no panic").expect_err("no lane");
+                assert!(error.to_string().contains("as many"), "{error}");
+            }
+        });
+        drop(engine);
+        assert_eq!(comes.iter().count(), 0, "the second one was asked for");
     }
 }

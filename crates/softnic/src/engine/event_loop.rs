@@ -361,14 +361,14 @@ impl EventLoop {
             self.watched.push(name);
         }
         if let Turn::Claims(claim) = turn {
-            let who = session.who.clone();
+            let (who, asker) = (session.who.clone(), Asker::new(&session.life));
             let (at, session) = (self.at, name);
             self.shared.order_lane(Order {
                 at,
                 session,
                 claim,
                 who,
-                asker: Asker::new(),
+                asker,
             });
         }
         if let Turn::Ends(end) = turn {

@@ -3,7 +3,7 @@
 
 use super::Who;
 use super::shared::{Admits, locked};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use trefoil_softnic_core::wire::placing::PLACING_VERSION;
 use trefoil_softnic_core::wire::{Claim, ClaimStatus};
@@ -15,19 +15,32 @@ pub const CLAIM_WITHIN: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Asker {
     until: Instant,
+    session: Weak<()>,
 }
 
 impl Asker {
-    /// Of a claim that has just come.
-    pub(super) fn new() -> Self {
+    /// Of a claim that has just come, by a session that lives as long as this does.
+    pub(super) fn new(session: &Arc<()>) -> Self {
         Asker {
             until: Instant::now() + CLAIM_WITHIN,
+            session: Arc::downgrade(session),
         }
+    }
+
+    /// Whether their session has ended: a lane would be nobody's, and its making might close
+    /// the one that they have got since by another session.
+    pub fn is_gone(&self) -> bool {
+        self.session.strong_count() == 0
     }
 
     /// How much longer they wait.
     pub fn left(&self) -> Duration {
         self.until.saturating_duration_since(Instant::now())
+    }
+
+    /// Whether they wait still.
+    pub fn waits(&self) -> bool {
+        !self.is_gone() && !self.left().is_zero()
     }
 }
 
@@ -75,6 +88,9 @@ impl Orders {
         let list = self.lists.get(order.claim.queue as usize);
         let list = list.ok_or(ClaimStatus::NoSuchQueue)?;
         let mut waiting = locked(&list.waiting);
+        if waiting.len() >= self.most {
+            waiting.retain(|order| !order.asker.is_gone());
+        }
         if waiting.len() >= self.most {
             return Err(ClaimStatus::Unreachable);
         }

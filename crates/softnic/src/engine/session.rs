@@ -7,6 +7,7 @@ use super::lane::QueueLane;
 use super::shared::Seat;
 use crate::channel::{Broken, Channel};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Instant;
 use trefoil_softnic_core::placing::Placer;
 use trefoil_softnic_core::wire::{Claim, Claimed};
@@ -84,6 +85,8 @@ pub(super) struct Session {
     pub(super) is_watched: bool,
     /// Its client.
     pub(super) who: Who,
+    /// Goes with it: others see whether it is there still.
+    pub(super) life: Arc<()>,
     /// Its place in the engine and in its loop.
     pub(super) seat: Seat,
     /// Less than one frame, unless it is blocked or ready.
@@ -111,6 +114,7 @@ impl Session {
             is_withheld: false,
             is_watched: false,
             who,
+            life: Arc::default(),
             seat,
             is_ready: false,
             input: guest.input,
@@ -398,7 +402,6 @@ mod tests {
     use super::*;
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
-    use std::sync::Arc;
     use trefoil_layout::KeyHash;
     use trefoil_softnic_core::limits::WINDOW_LEN;
     use trefoil_softnic_core::wire::{
