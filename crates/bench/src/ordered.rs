@@ -2,6 +2,8 @@
 //! for, and those from another host. All others are `trefoil-ordered-load`'s.
 
 mod off_host;
+#[cfg(test)]
+mod vanished;
 
 use crate::load::pin_current_thread;
 use crate::server::{Server, ServerOptions};

@@ -7,8 +7,8 @@
 
 use crate::channel::Channel;
 use crate::dial::{ConnectError, Dialled, EngineAddress, RECEIVE_LEN, dial};
+use crate::vanished;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::sockopt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -21,8 +21,6 @@ use trefoil_softnic_core::{Event, SessionError};
 
 /// How long it looks for what comes before it sleeps, unless chosen otherwise.
 const SPIN_DEFAULT: Duration = Duration::from_micros(50);
-/// A connection that takes nothing for so long is given up.
-const SILENT_MAX_MS: u32 = 5_000;
 /// Longest attempt at another connection; a server may nap before it gives a lane.
 const DIAL_MAX: Duration = Duration::from_secs(6);
 /// Between two attempts.
@@ -337,7 +335,7 @@ fn claim_at(
         address,
         source: source.into(),
     };
-    sockopt::set_tcp_user_timeout(&socket, SILENT_MAX_MS).map_err(unreachable)?;
+    vanished::watch_writer(&socket).map_err(unreachable)?;
     let link = Link {
         socket,
         channel,

@@ -18,6 +18,7 @@ use super::orders::{Asker, Order};
 use super::patience::Patience;
 use super::session::{Buffers, End, Session, Turn};
 use super::shared::{LoopShare, Shared};
+use crate::vanished;
 use rustix::event::{Timespec, epoll};
 use std::collections::HashMap;
 use std::io;
@@ -362,6 +363,8 @@ impl EventLoop {
         }
         if let Turn::Claims(claim) = turn {
             let (who, asker) = (session.who.clone(), Asker::new(&session.life));
+            // One whose socket is broken already ends without that.
+            let _ = vanished::watch_writer(&session.socket);
             let (at, session) = (self.at, name);
             self.shared.order_lane(Order {
                 at,
