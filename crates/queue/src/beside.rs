@@ -19,8 +19,14 @@ use trefoil_softnic_core::wire::{Claim, ClaimStatus};
 const LOOK: Duration = Duration::from_millis(20);
 
 /// The queues at these sockets, numbered from 0, whose servers run as these users. `admits`
-/// decides who may place requests, besides that they are let in.
-pub fn queues(sockets: Vec<PathBuf>, servers: UserPolicy, admits: Admits) -> Queues {
+/// decides who may place requests, besides that they are let in; `lanes_max` is what one of
+/// them has of each queue at most ([`Queues::lanes_max`]).
+pub fn queues(
+    sockets: Vec<PathBuf>,
+    servers: UserPolicy,
+    admits: Admits,
+    lanes_max: Option<usize>,
+) -> Queues {
     let claims = sockets.into_iter().map(|socket| {
         let servers = servers.clone();
         let give = move |claim: &Claim, asker: &Asker| lane(&socket, &servers, claim, asker);
@@ -29,6 +35,7 @@ pub fn queues(sockets: Vec<PathBuf>, servers: UserPolicy, admits: Admits) -> Que
     Queues {
         admits,
         claims: claims.collect(),
+        lanes_max,
     }
 }
 
@@ -110,5 +117,6 @@ fn lane(
         epoch: terms.epoch,
         slot_count: terms.slot_count,
         about: welcome.about(),
+        places: welcome.client_count_max,
     })
 }

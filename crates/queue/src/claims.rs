@@ -48,10 +48,7 @@ impl Question {
     pub(crate) fn encode(&self) -> [u8; LEN] {
         let [one, two] = self.producer;
         let mut bytes = [0; LEN];
-        for (at, word) in [MAGIC, one, two, self.attempt]
-            .into_iter()
-            .enumerate()
-        {
+        for (at, word) in [MAGIC, one, two, self.attempt].into_iter().enumerate() {
             bytes[at * 8..][..8].copy_from_slice(&word.to_le_bytes());
         }
         bytes
@@ -64,10 +61,7 @@ impl Question {
         let mut next = || words.next();
         let (magic, producer, attempt) = (next()?, [next()?, next()?], next()?);
         let is_sound = magic == MAGIC && words.all(|word| word == 0);
-        is_sound.then_some(Question {
-            producer,
-            attempt,
-        })
+        is_sound.then_some(Question { producer, attempt })
     }
 }
 

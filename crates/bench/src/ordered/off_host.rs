@@ -264,12 +264,14 @@ fn queue(
             epoch: terms.epoch,
             slot_count: terms.slot_count,
             about: 0,
+            places: 64,
         })
     };
     let admits: Admits = Arc::new(|who| *who == Who::Token(TOKEN.into()));
     let queues = Queues {
         admits: Arc::clone(&admits),
         claims: vec![Box::new(claim)],
+        lanes_max: None,
     };
     let start = || {
         // Its threads stay on that core, and are what the one is that starts them.

@@ -32,6 +32,7 @@ fn engine(host: &Host, mut lanes: Vec<GivenLane>) -> Engine {
     let queues = Queues {
         admits: Arc::clone(&admits),
         claims: vec![Box::new(claim)],
+        lanes_max: None,
     };
     let listener = host.enter(|| TcpListener::bind((host.address, 0)));
     let listener = listener.expect("a host").expect("a port");
@@ -59,6 +60,7 @@ fn lanes_of_hosts_that_vanish_are_free_soon() {
             epoch: terms.epoch,
             slot_count: terms.slot_count,
             about: 0,
+            places: 64,
         }
     });
     let engine = engine(&server, lanes.collect());

@@ -317,7 +317,10 @@ fn a_claim_that_comes_late_closes_no_later_lane() {
         let late = lane_of(&mut worker, attempt);
         assert!(matches!(late, Err(SetUpError::Superseded)), "{attempt}");
     }
-    assert!(matches!(lane_of(&mut worker, 0), Err(SetUpError::Forgotten)));
+    assert!(matches!(
+        lane_of(&mut worker, 0),
+        Err(SetUpError::Forgotten)
+    ));
     second.set_next_request_id(2);
     second.submit(b"two", true).expect("its lane is open");
     run(&mut worker, &mut service);

@@ -256,11 +256,13 @@ impl Beside {
                 epoch: terms.epoch,
                 slot_count: terms.slot_count,
                 about: 0,
+                places: 64,
             })
         };
         let queues = Queues {
             admits: Arc::clone(&admits),
             claims: vec![Box::new(claim)],
+            lanes_max: None,
         };
         let options = EngineOptions::default();
         let engine = Engine::start_for_queues(listener, (None, admits), queues, options);

@@ -25,6 +25,7 @@ use trefoil_softnic_core::wire::ClaimStatus;
 const ENGINE: &str = "TREFOIL_TEST_QUEUE_ENGINE";
 const CLIENT: &str = "TREFOIL_TEST_QUEUE_CLIENT";
 const TOKEN: &[u8] = b"writes";
+const OTHER: &[u8] = b"writes, too";
 const READER: &[u8] = b"reads";
 
 /// An engine's process, which is killed when it is dropped.
@@ -41,7 +42,9 @@ impl Beside {
 
     /// Beside several servers.
     fn start_by(sockets: &[&Path], port: u16) -> Self {
-        let sockets = sockets.iter().map(|socket| format!(" {}", socket.display()));
+        let sockets = sockets
+            .iter()
+            .map(|socket| format!(" {}", socket.display()));
         let program = std::env::current_exe().expect("a path");
         let mut child = Command::new(program)
             .args(["--exact", "remote::engine_child", "--nocapture"])
@@ -97,12 +100,13 @@ fn engine_child() {
     let port = port.expect("a port");
     let listener = eventually("the port", || TcpListener::bind(("127.0.0.1", port)).ok());
     let may_come: Admits = Arc::new(|who| {
-        [TOKEN, READER]
+        [TOKEN, OTHER, READER]
             .iter()
             .any(|of| *who == Who::Token((*of).into()))
     });
-    let may_write: Admits = Arc::new(|who| *who == Who::Token(TOKEN.into()));
-    let queues = beside::queues(words.map(PathBuf::from).collect(), UserPolicy::SameUser, may_write);
+    let may_write: Admits = Arc::new(|who| *who != Who::Token(READER.into()));
+    let sockets = words.map(PathBuf::from).collect();
+    let queues = beside::queues(sockets, UserPolicy::SameUser, may_write, None);
     let options = EngineOptions::default();
     let engine = Engine::start_for_queues(listener, (None, may_come), queues, options);
     let engine = engine.expect("an engine");
@@ -153,6 +157,46 @@ fn who_may_not_write_gets_no_lane_and_nor_does_who_is_wrong() {
     assert!(said.contains("does not let this user in"), "{said}");
     server.stop();
     assert_eq!(status(0, TOKEN), ClaimStatus::Unreachable);
+}
+
+/// One identity gets half of the places; what it is refused says what to do, and another
+/// identity has places left.
+#[test]
+fn one_identity_does_not_take_all_places() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut wanted = Wanted::new(ServiceKind::Cache, false, folder.path());
+    wanted.clients = 4;
+    let server = Server::ready(&wanted);
+    let engine = Beside::start(&wanted.socket(), 0);
+    let (first, mut second) = (engine.connect(), engine.connect());
+    let more = || match Client::connect_by_engine(engine.at(), 0) {
+        Ok(client) => Ok(client),
+        Err(RemoteJoinError::Connect(error)) => Err(error),
+        Err(error) => panic!("{error}"),
+    };
+    let error = more().expect_err("its share is taken");
+    let is_share = matches!(
+        error,
+        ConnectError::NotClaimed {
+            status: ClaimStatus::Share,
+            ..
+        }
+    );
+    assert!(is_share, "{error}");
+    let said = error.to_string();
+    assert!(
+        said.contains("--lanes") && said.contains("certificate of another name"),
+        "{said}"
+    );
+    let other = engine_at(engine.address, OTHER);
+    let mut other = Client::connect_by_engine(other, 0).expect("a place of another identity");
+    other.set(b"k", b"v").expect("committed");
+    assert_eq!(second.get(b"k"), Ok(Some(&b"v"[..])));
+    drop(first);
+    let mut third = eventually("its place", || more().ok());
+    assert_eq!(third.get(b"k"), Ok(Some(&b"v"[..])));
+    drop((second, third, other));
+    server.stop();
 }
 
 /// The server's process stands still: commits go on without it, until the lane is full.

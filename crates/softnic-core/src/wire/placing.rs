@@ -170,7 +170,9 @@ pub enum ClaimStatus {
     #[error("this client may not write: it needs a certificate of the role client")]
     NotAllowed = 3,
     /// Its server has as many lanes as it takes.
-    #[error("the queue has as many clients as it takes")]
+    #[error(
+        "the queue has as many clients as it takes: end some, or start its server with more --clients"
+    )]
     Full = 4,
     /// Its server does not run, or does not answer now.
     #[error("the server of the queue cannot be reached by the engine")]
@@ -190,10 +192,17 @@ pub enum ClaimStatus {
     /// A later claim of this client has been heard.
     #[error("a later connection of this client has taken the place of this one")]
     Superseded = 10,
+    /// Other clients of the same identity hold as many lanes as it may have.
+    #[error(
+        "other clients with this one's certificate or token have as many places in the queue as \
+         one identity may: end some, give this one a certificate of another name, or start the \
+         engine with more --lanes"
+    )]
+    Share = 11,
 }
 
 impl ClaimStatus {
-    const ALL: [ClaimStatus; 10] = [
+    const ALL: [ClaimStatus; 11] = [
         ClaimStatus::Version,
         ClaimStatus::NoSuchQueue,
         ClaimStatus::NotAllowed,
@@ -204,6 +213,7 @@ impl ClaimStatus {
         ClaimStatus::Ending,
         ClaimStatus::NoMemory,
         ClaimStatus::Superseded,
+        ClaimStatus::Share,
     ];
 
     /// Whether a later attempt may come to something else.
@@ -214,6 +224,7 @@ impl ClaimStatus {
                 | ClaimStatus::Unreachable
                 | ClaimStatus::Draining
                 | ClaimStatus::NoMemory
+                | ClaimStatus::Share
         )
     }
 }

@@ -3,9 +3,11 @@
 //! wait: claims of other queues do not wait for it, and its own no longer than
 //! [`CLAIM_WITHIN`](super::CLAIM_WITHIN). What is placed later waits for no server.
 
-use super::shared::Shared;
 use super::Admits;
+use super::lane::QueueLane;
 use super::orders::{Asker, Order};
+use super::shared::Shared;
+use super::shares::Shares;
 use std::sync::Arc;
 use std::time::Duration;
 use trefoil_ordered::Queue;
@@ -27,6 +29,8 @@ pub struct GivenLane {
     pub slot_count: u32,
     /// What serves it, for clients.
     pub about: u64,
+    /// Clients that its server takes at a time.
+    pub places: u64,
 }
 
 /// Asks the server of a queue for a lane; may wait as long as the asker does.
@@ -38,10 +42,13 @@ pub struct Queues {
     pub admits: Admits,
     /// Where lanes come from, of each queue: clients name one by its place here.
     pub claims: Vec<Box<GiveLane>>,
+    /// Most lanes of each queue that clients of one identity have at a time: a certificate's
+    /// name, or a token. Half of them all if it is not chosen.
+    pub lanes_max: Option<usize>,
 }
 
 /// What came of it.
-pub(super) type Given = Result<(Queue, Claimed), ClaimStatus>;
+pub(super) type Given = Result<(QueueLane, Claimed), ClaimStatus>;
 
 /// See the module.
 pub(super) struct Claimer {
@@ -49,16 +56,22 @@ pub(super) struct Claimer {
     /// Which queue it is for.
     queue: usize,
     give: Box<GiveLane>,
+    shares: Shares,
     /// Tried again.
     draining: Vec<Order>,
 }
 
 impl Claimer {
-    pub(super) fn new(shared: Arc<Shared>, queue: usize, give: Box<GiveLane>) -> Self {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        queue: usize,
+        (give, shares): (Box<GiveLane>, Shares),
+    ) -> Self {
         Claimer {
             shared,
             queue,
             give,
+            shares,
             draining: Vec::new(),
         }
     }
@@ -92,6 +105,10 @@ impl Claimer {
     }
 
     fn claim(&mut self, order: &Order) -> Given {
+        let (who, producer) = (&order.who, order.claim.producer);
+        if !self.shares.has_room(who, producer) {
+            return Err(ClaimStatus::Share);
+        }
         let lane = (self.give)(&order.claim, &order.asker)?;
         let claimed = Claimed {
             server_commits: super::lane::server_commits(&lane.queue),
@@ -107,7 +124,8 @@ impl Claimer {
         {
             return Err(ClaimStatus::Forgotten);
         }
-        Ok((lane.queue, claimed))
+        let place = self.shares.take(who, producer, lane.places);
+        Ok((QueueLane::new(lane.queue, lane.placed, place), claimed))
     }
 }
 
@@ -133,6 +151,7 @@ mod tests {
         let queues = Queues {
             admits: Arc::clone(&admits),
             claims: vec![Box::new(give)],
+            lanes_max: None,
         };
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let options = EngineOptions::default();
@@ -152,7 +171,12 @@ mod tests {
             comes.recv().expect("the first claim");
             let waits = Duration::from_millis(100);
             claim(waits).expect_err("no lane so soon");
-            while engine.counted_by_engine().map(|of| of.get("sessions_open")).sum::<u64>() > 1 {
+            while engine
+                .counted_by_engine()
+                .map(|of| of.get("sessions_open"))
+                .sum::<u64>()
+                > 1
+            {
                 std::thread::yield_now();
             }
             let third = scope.spawn(|| claim(long));

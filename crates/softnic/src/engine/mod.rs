@@ -15,6 +15,7 @@ mod patience;
 mod ports;
 mod session;
 mod shared;
+mod shares;
 mod strangers;
 
 pub use claimer::{GiveLane, GivenLane, Queues};
@@ -29,6 +30,7 @@ use greeter::Greeter;
 use mapper::Mapper;
 use orders::Orders;
 use shared::Shared;
+use shares::Shares;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -149,9 +151,15 @@ impl Engine {
         };
         let (claims, orders) = match queues {
             None => (Vec::new(), None),
-            Some(Queues { admits, claims }) => {
+            Some(Queues {
+                admits,
+                claims,
+                lanes_max,
+            }) => {
                 let orders = Orders::new(admits, claims.len(), options.sessions_max);
-                (claims, Some(orders))
+                let claims = claims.into_iter();
+                let claims = claims.map(|give| (give, Shares::new(lanes_max)));
+                (claims.collect(), Some(orders))
             }
         };
         let shared = Shared::new(options, admits, orders);
@@ -173,8 +181,8 @@ impl Engine {
         }
         engine.spawn("trefoil-greeter", move || greeter.run())?;
         engine.spawn("trefoil-mapper", move || mapper.run())?;
-        for (queue, give) in claims.into_iter().enumerate() {
-            let claimer = Claimer::new(Arc::clone(&shared), queue, give);
+        for (queue, claim) in claims.into_iter().enumerate() {
+            let claimer = Claimer::new(Arc::clone(&shared), queue, claim);
             engine.spawn(&format!("trefoil-claim-{queue}"), move || claimer.run())?;
         }
         Ok(engine)

@@ -158,8 +158,7 @@ impl Session {
     pub(super) fn claimed(&mut self, given: Given) -> Turn {
         let mut out = Vec::new();
         let (used_for, result) = match given {
-            Ok((queue, claimed)) => {
-                let lane = QueueLane::new(queue, claimed.placed);
+            Ok((lane, claimed)) => {
                 let placer = Placer::new(lane, claimed.slot_count, claimed.placed);
                 (Use::Places(Box::new(placer)), Ok(claimed))
             }
