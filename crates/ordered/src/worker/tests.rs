@@ -333,3 +333,34 @@ fn a_claim_that_comes_late_closes_no_later_lane() {
     let (_, placed) = lane_of(&mut worker, 3).expect("a lane");
     assert_eq!(placed, 2);
 }
+
+#[test]
+fn as_many_producers_without_a_lane_are_known_as_is_said() {
+    let options = Options {
+        slot_count: 2,
+        ..options()
+    };
+    let mut worker = Worker::new(3, options).expect("memory");
+    let mut service = Counter::default();
+    let producer = |number: usize| [number as u64, 0];
+    for number in 0..=PARTED_MAX {
+        let (lane, _) = worker.admit_producer(producer(number), 0).expect("a lane");
+        if number == 1 {
+            let mut queue = Queue::join(lane).expect("a lane");
+            queue.submit(b"set", true).expect("room");
+            run(&mut worker, &mut service);
+        } else {
+            drop(lane);
+        }
+        // It leaves.
+        worker.look_at_bells(Duration::ZERO);
+        assert_eq!(worker.client_count(), 0);
+    }
+    // One too many has left after the first one, and none after the second.
+    let first = worker.admit_producer(producer(0), 1);
+    assert!(matches!(first, Err(SetUpError::Forgotten)));
+    let (_, placed) = worker.admit_producer(producer(1), 1).expect("it is known");
+    assert_eq!(placed, 1);
+    let last = worker.admit_producer(producer(PARTED_MAX), 1);
+    assert_eq!(last.expect("it is known").1, 0);
+}
