@@ -112,6 +112,37 @@ impl RemoteQueue {
         self.reconnected
     }
 
+    /// Sends what the connection has not taken yet and takes in what has come, without
+    /// waiting, for who looks by themselves ([`RemoteQueue::is_committed`]). `false`: there is
+    /// no connection now; who waits makes another one.
+    #[inline]
+    pub fn look(&mut self) -> bool {
+        self.pump();
+        self.link.is_some()
+    }
+
+    /// Whether a request is known to be committed.
+    #[inline]
+    pub fn is_committed(&self, request: Committed) -> bool {
+        self.sender.committed() >= request.sequence
+    }
+
+    /// Whether a request is known to be executed.
+    #[inline]
+    pub fn is_executed(&self, request: Committed) -> bool {
+        self.sender.executed() >= request.sequence
+    }
+
+    /// Takes the answer to a request that was not nilext, if it has come: `None` if not.
+    #[inline]
+    pub fn take_answer(
+        &mut self,
+        to: Committed,
+        into: &mut Vec<u8>,
+    ) -> Option<Result<(), NoAnswer>> {
+        taken(&mut self.sender, to, into)
+    }
+
     /// Whether nothing more will ever be known of what was sent.
     fn has_ended(&self) -> bool {
         self.is_over || self.sender.end().is_some()
@@ -190,6 +221,16 @@ impl RemoteQueue {
     }
 }
 
+/// What a look for an answer comes to.
+fn taken(sender: &mut Sender, to: Committed, into: &mut Vec<u8>) -> Option<Result<(), NoAnswer>> {
+    match sender.take_answer(to.sequence, into) {
+        Taken::Answer => Some(Ok(())),
+        Taken::Lost => Some(Err(NoAnswer::Lost)),
+        Taken::NotOwed => Some(Err(NoAnswer::NotOwed)),
+        Taken::NotYet => None,
+    }
+}
+
 impl Carrier for RemoteQueue {
     /// Sends a request, or as much of it as the connection takes now: what follows sends the
     /// rest. Its position is not told. What has ended refuses.
@@ -232,14 +273,7 @@ impl Carrier for RemoteQueue {
         into: &mut Vec<u8>,
         timeout: Duration,
     ) -> Result<(), NoAnswer> {
-        self.wait(timeout, |sender| {
-            match sender.take_answer(to.sequence, into) {
-                Taken::Answer => Some(Ok(())),
-                Taken::Lost => Some(Err(NoAnswer::Lost)),
-                Taken::NotOwed => Some(Err(NoAnswer::NotOwed)),
-                Taken::NotYet => None,
-            }
-        })?
+        self.wait(timeout, |sender| taken(sender, to, into))?
     }
 
     fn forget(&mut self, to: Committed) {
