@@ -1,7 +1,11 @@
 //! The ordered queue beside today's SET of a cell: the rows that a running program is needed
 //! for, and those from another host. All others are `trefoil-ordered-load`'s.
 
+mod far_workloads;
 mod off_host;
+mod one_thread;
+#[cfg(test)]
+mod vanished;
 
 use crate::load::pin_current_thread;
 use crate::server::{Server, ServerOptions};
@@ -32,13 +36,21 @@ pub fn ordered(
 ) -> Result<OrderedReport, LoadError> {
     let failed = |error: &dyn std::fmt::Display| LoadError::Queue(error.to_string());
     let mut today = None;
-    let ground = match options.off_host {
+    let ground = match options.off_host || options.off_host_workloads || options.one_thread {
         true => Some(off_host::Ground::new().map_err(|error| failed(&error))?),
         false => None,
     };
     let mut also = |report: &mut OrderedReport| {
         if let Some(ground) = &ground {
-            off_host::measure(ground, options, report)?;
+            if options.off_host {
+                off_host::measure(ground, options, report)?;
+            }
+            if options.off_host_workloads {
+                far_workloads::measure(ground, options, report)?;
+            }
+            if options.one_thread {
+                far_workloads::measure_one_thread(ground, options, report)?;
+            }
             report.off_host_note = Some(ground.by.to_owned());
         }
         if !options.commits {

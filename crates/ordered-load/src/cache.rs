@@ -34,7 +34,7 @@ pub(crate) fn set_key(request: &mut [u8], key: u64) {
 }
 
 /// The store.
-pub(crate) struct Cache {
+pub struct Cache {
     store: Store,
     now_ns: u64,
     sets: u64,

@@ -13,6 +13,7 @@
 
 mod bare;
 mod cache;
+mod client;
 mod clusters;
 mod commits;
 mod durable;
@@ -28,13 +29,18 @@ mod waits;
 mod watch;
 mod workloads;
 
+pub use cache::Cache;
+pub use client::{Client, Line, Load, Offered, Slice};
 pub use clusters::Cluster;
 pub use pace::Pace;
 pub use report::{
     CommitRow, DurableRow, DurableRun, ECHO, Latency, OffHostRow, OrderedReport, RocksRow,
-    RocksRun, SharedRow, WorkloadRow,
+    RocksRun, SharedRow, Way, WorkloadRow,
 };
+pub use session::{System, Workload, serve};
+pub use tape::Tape;
 pub use waits::Waits;
+pub use workloads::{Session, measure_by};
 
 use std::path::PathBuf;
 use trefoil_ordered::SetUpError;
@@ -58,6 +64,10 @@ pub struct LoadOptions {
     pub workloads: bool,
     /// SETs from another host. Measured by `trefoil-bench`, which has the network for it.
     pub off_host: bool,
+    /// The four workloads from another host. Likewise.
+    pub off_host_workloads: bool,
+    /// The same, the alternatives in one thread without an engine. Likewise.
+    pub one_thread: bool,
     /// 200 clients over few connections.
     pub shared: bool,
     /// SETs that are acknowledged when they are in a file.
@@ -80,6 +90,8 @@ impl Default for LoadOptions {
             commits: true,
             workloads: true,
             off_host: true,
+            off_host_workloads: true,
+            one_thread: true,
             shared: true,
             durable: true,
             rocks: true,

@@ -221,6 +221,10 @@ pub struct OrderedReport {
     pub off_host_note: Option<String>,
     /// Workloads.
     pub workloads: Vec<WorkloadRow>,
+    /// Workloads from another host, all systems by the same engine.
+    pub off_host_workloads: Vec<WorkloadRow>,
+    /// The same, the alternatives in one thread without an engine.
+    pub one_thread_workloads: Vec<WorkloadRow>,
     /// Delegation.
     pub shared: Vec<SharedRow>,
     /// Durable SETs.
@@ -230,7 +234,7 @@ pub struct OrderedReport {
     /// Why there are no such rows.
     pub rocks_note: Option<String>,
     #[serde(skip)]
-    raw_workloads: BTreeMap<(u32, usize), Vec<WorkloadRun>>,
+    raw_workloads: BTreeMap<WorkloadPlace, Vec<WorkloadRun>>,
     #[serde(skip)]
     raw_shared: BTreeMap<usize, Vec<f64>>,
 }
@@ -247,6 +251,20 @@ pub(crate) struct WorkloadRun {
     pub(crate) paused: usize,
     pub(crate) pause_max_us: u64,
 }
+
+/// How clients of workloads are connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Way {
+    /// By shared memory.
+    Near,
+    /// From another host by an engine beside the server.
+    Engine,
+    /// From another host; the alternatives to one thread that has the socket and the store.
+    OneThread,
+}
+
+/// By which way, which cluster, which system.
+pub(crate) type WorkloadPlace = (Way, u32, usize);
 
 /// The systems, in the order of the paper's columns.
 pub(crate) const SYSTEMS: [&str; 3] = ["eRPC-like", "DeferredExec", "ordered queue"];
@@ -266,6 +284,8 @@ impl OrderedReport {
             off_host: Vec::new(),
             off_host_note: None,
             workloads: Vec::new(),
+            off_host_workloads: Vec::new(),
+            one_thread_workloads: Vec::new(),
             shared: Vec::new(),
             durable: Vec::new(),
             rocks: Vec::new(),
@@ -324,9 +344,8 @@ impl OrderedReport {
         }
     }
 
-    pub(crate) fn add_workload(&mut self, cluster: u32, system: usize, run: WorkloadRun) {
-        let runs = self.raw_workloads.entry((cluster, system)).or_default();
-        runs.push(run);
+    pub(crate) fn add_workload(&mut self, place: WorkloadPlace, run: WorkloadRun) {
+        self.raw_workloads.entry(place).or_default().push(run);
     }
 
     pub(crate) fn add_shared(&mut self, what: &str, sizes: (usize, usize), commits_per_s: f64) {
@@ -411,14 +430,21 @@ impl OrderedReport {
         self.finish_rocks();
         self.finish_off_host();
         self.workloads.clear();
+        self.off_host_workloads.clear();
+        self.one_thread_workloads.clear();
         let papers = crate::Cluster::all().unwrap_or_default();
-        for (&(cluster, system), runs) in &self.raw_workloads {
+        for (&(way, cluster, system), runs) in &self.raw_workloads {
             let latencies = |figure: fn(&WorkloadRun) -> Latency| {
                 Latency::median(&runs.iter().map(figure).collect::<Vec<_>>())
             };
             let of_paper = papers.iter().find(|of| of.number == cluster);
             let paper_us = of_paper.map_or([0.0; 3], |of| of.paper_us);
-            self.workloads.push(WorkloadRow {
+            let rows = match way {
+                Way::Near => &mut self.workloads,
+                Way::Engine => &mut self.off_host_workloads,
+                Way::OneThread => &mut self.one_thread_workloads,
+            };
+            rows.push(WorkloadRow {
                 cluster,
                 system: SYSTEMS[system],
                 peak_per_s: median(runs.iter().map(|run| run.peak_per_s)),
@@ -434,7 +460,15 @@ impl OrderedReport {
                 ratio: 1.0,
             });
         }
-        for three in self.workloads.chunks_mut(SYSTEMS.len()) {
+        let ways = [
+            &mut self.workloads,
+            &mut self.off_host_workloads,
+            &mut self.one_thread_workloads,
+        ];
+        for three in ways
+            .into_iter()
+            .flat_map(|rows| rows.chunks_mut(SYSTEMS.len()))
+        {
             let ours = three.last().map_or(1, |row| row.at_peak.p50_ns.max(1));
             for row in three {
                 row.ratio = row.at_peak.p50_ns as f64 / ours as f64;
@@ -477,42 +511,12 @@ impl OrderedReport {
             );
         }
         self.put_off_host(&mut text);
-        if !self.workloads.is_empty() {
-            let _ = writeln!(
-                text,
-                "\n{:<7} {:<14} {:>9} {:>8} {:>9} {:>7} {:>11} {:>9} {:>8} {:>12} {:>9} {:>8}",
-                "cluster",
-                "system",
-                "peak /s",
-                "p50 ns",
-                "p99 ns",
-                "× ours",
-                "paused p50",
-                "paused",
-                "most µs",
-                "equal p50 ns",
-                "paper µs",
-                "× theirs"
-            );
-        }
-        for row in &self.workloads {
-            let _ = writeln!(
-                text,
-                "{:<7} {:<14} {:>9.0} {:>8} {:>9} {:>7.2} {:>11} {:>9} {:>8} {:>12} {:>9} {:>8.2}",
-                row.cluster,
-                row.system,
-                row.peak_per_s,
-                row.at_peak.p50_ns,
-                row.at_peak.p99_ns,
-                row.ratio,
-                row.at_peak_with_pauses.p50_ns,
-                format!("{}/{}", row.paused, row.slices),
-                row.pause_max_us,
-                row.at_equal_rate.p50_ns,
-                row.paper_p50_us,
-                row.paper_ratio
-            );
-        }
+        put_workloads(&mut text, "over shared memory", &self.workloads);
+        let by = self.off_host_note.as_deref().unwrap_or_default();
+        let engine = format!("by one engine, {by}");
+        put_workloads(&mut text, &engine, &self.off_host_workloads);
+        let thread = format!("by one thread without an engine (not the queue), {by}");
+        put_workloads(&mut text, &thread, &self.one_thread_workloads);
         if !self.shared.is_empty() {
             let _ = writeln!(
                 text,
@@ -620,5 +624,45 @@ impl OrderedReport {
                 None => writeln!(text, " {:>9} {:>9} {:>6}", "-", "-", "-"),
             };
         }
+    }
+}
+
+fn put_workloads(text: &mut String, by: &str, rows: &[WorkloadRow]) {
+    if !rows.is_empty() {
+        let _ = writeln!(text, "\nWorkloads {by}");
+        let _ = writeln!(
+            text,
+            "{:<7} {:<14} {:>9} {:>8} {:>9} {:>7} {:>11} {:>9} {:>8} {:>12} {:>9} {:>8}",
+            "cluster",
+            "system",
+            "peak /s",
+            "p50 ns",
+            "p99 ns",
+            "× ours",
+            "paused p50",
+            "paused",
+            "most µs",
+            "equal p50 ns",
+            "paper µs",
+            "× theirs"
+        );
+    }
+    for row in rows {
+        let _ = writeln!(
+            text,
+            "{:<7} {:<14} {:>9.0} {:>8} {:>9} {:>7.2} {:>11} {:>9} {:>8} {:>12} {:>9} {:>8.2}",
+            row.cluster,
+            row.system,
+            row.peak_per_s,
+            row.at_peak.p50_ns,
+            row.at_peak.p99_ns,
+            row.ratio,
+            row.at_peak_with_pauses.p50_ns,
+            format!("{}/{}", row.paused, row.slices),
+            row.pause_max_us,
+            row.at_equal_rate.p50_ns,
+            row.paper_p50_us,
+            row.paper_ratio
+        );
     }
 }

@@ -12,7 +12,7 @@ const REQUESTS: usize = 1 << 17;
 const GAPS: usize = (1 << 16) - 15;
 
 /// An endless sequence of requests and of gaps between them.
-pub(crate) struct Tape {
+pub struct Tape {
     requests: Vec<Wanted>,
     next_request: usize,
     /// Exponentially distributed around 1.
@@ -54,6 +54,11 @@ impl Tape {
         let bytes = if is_set { &mut self.set } else { &mut self.get };
         crate::cache::set_key(bytes, key);
         (bytes, is_set)
+    }
+
+    /// Any GET.
+    pub(crate) fn get(&self) -> &[u8] {
+        &self.get
     }
 
     /// That one was sent.

@@ -153,11 +153,11 @@ impl<D: Disk> DurableWorker<D> {
     pub fn admit_producer(
         &mut self,
         producer: ProducerId,
-        returns: bool,
+        attempt: u64,
     ) -> Result<(Invitation, u64), SetUpError> {
         match self.is_failed {
             true => Err(SetUpError::Ended),
-            false => self.worker.admit_producer(producer, returns),
+            false => self.worker.admit_producer(producer, attempt),
         }
     }
 

@@ -87,6 +87,9 @@ pub enum SetUpError {
     /// A producer returns of which nothing is known, or one comes by another's name.
     #[error("nothing is known of what this producer has sent before")]
     Forgotten,
+    /// A lane is wanted by a claim that a later one of the same producer has overtaken.
+    #[error("a later claim of this producer has been heard")]
+    Superseded,
     /// What was handed over is no lane, or not that of its order.
     #[error("the shared memory handed over is not that of a queue of this version")]
     Foreign,
@@ -110,11 +113,19 @@ pub struct Invitation {
 /// random.
 pub type ProducerId = [u64; 2];
 
+/// A producer, as a queue knows it.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    id: ProducerId,
+    /// Earlier attempts than this are out of date.
+    attempt_min: u64,
+}
+
 struct Client {
     lane: LaneId,
     bell: UnixStream,
     /// For whom its requests are placed, if that is somebody else.
-    producer: Option<ProducerId>,
+    producer: Option<Known>,
     /// Number of the client's sleep that was ended by this bell.
     rung: u64,
     is_gone: bool,
@@ -152,7 +163,7 @@ pub struct Worker {
     is_parting: bool,
     /// Producers without a lane, those that parted last behind, and the number of the last
     /// request of each, which is executed.
-    parted: VecDeque<(ProducerId, u64)>,
+    parted: VecDeque<(Known, u64)>,
 }
 
 impl std::fmt::Debug for Worker {
@@ -215,40 +226,54 @@ impl Worker {
     /// A former lane is closed by that, and there is no new one before everything in it is
     /// executed ([`SetUpError::Draining`]). The last [`PARTED_MAX`] producers without a lane
     /// are known; of those that are not, one that returns is refused.
+    ///
+    /// `attempt` is 0 when the producer comes for the first time. It returns by higher numbers,
+    /// another one each time: a claim that was on its way for long closes no lane that a later
+    /// one has got, nor keeps that one from getting it ([`SetUpError::Superseded`]).
     pub fn admit_producer(
         &mut self,
         producer: ProducerId,
-        returns: bool,
+        attempt: u64,
     ) -> Result<(Invitation, u64), SetUpError> {
-        let is_its = |client: &&mut Client| client.producer == Some(producer);
-        if let Some(client) = self.clients.iter_mut().find(is_its) {
-            if !returns {
+        let is_its = |client: &Client| client.producer.is_some_and(|of| of.id == producer);
+        if let Some(client) = self.clients.iter_mut().find(|client| is_its(client))
+            && let Some(known) = &mut client.producer
+        {
+            if attempt == 0 {
                 return Err(SetUpError::Forgotten);
             }
+            if attempt < known.attempt_min {
+                return Err(SetUpError::Superseded);
+            }
+            known.attempt_min = attempt;
             client.is_gone = true;
             self.merge.close(client.lane);
             self.part();
         }
-        if self.clients.iter_mut().any(|client| is_its(&client)) {
+        if self.clients.iter().any(is_its) {
             return Err(SetUpError::Draining);
         }
-        let known = self.parted.iter().position(|(id, _)| *id == producer);
-        let placed = match (known, returns) {
-            (Some(at), true) => self.parted[at].1,
-            (None, false) => 0,
-            (Some(_), false) | (None, true) => return Err(SetUpError::Forgotten),
+        let known = self.parted.iter().find(|(of, _)| of.id == producer);
+        let placed = match (known, attempt) {
+            (None, 0) => 0,
+            (Some(_), 0) | (None, _) => return Err(SetUpError::Forgotten),
+            (Some((of, _)), _) if attempt < of.attempt_min => return Err(SetUpError::Superseded),
+            (Some((_, placed)), _) => *placed,
         };
-        let invitation = self.admit_for(Some(producer))?;
+        let invitation = self.admit_for(Some(Known {
+            id: producer,
+            attempt_min: attempt.saturating_add(1),
+        }))?;
         if let Some(last) = self.clients.last() {
             // A lane in which nothing comes is left with this number, too.
             self.merge.set_last_request_id(last.lane, placed);
         }
         // Not by its place: clients that have parted meanwhile may have moved it.
-        self.parted.retain(|(id, _)| *id != producer);
+        self.parted.retain(|(of, _)| of.id != producer);
         Ok((invitation, placed))
     }
 
-    fn admit_for(&mut self, producer: Option<ProducerId>) -> Result<Invitation, SetUpError> {
+    fn admit_for(&mut self, producer: Option<Known>) -> Result<Invitation, SetUpError> {
         if self.clients.len() >= self.options.client_count_max {
             // A busy server has not heard yet of those who have died.
             self.look_at_bells(Duration::ZERO);

@@ -3,49 +3,84 @@
 use crate::claims::{ANSWER_LEN, Question, path_of};
 use crate::client::reach;
 use crate::welcome::{self, DESCRIPTORS, Outcome, Welcome};
-use std::io::Write as _;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::io::{ErrorKind, Write as _};
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use trefoil_fabric::shm::{UserPolicy, receive_with};
 use trefoil_ordered::{Invitation, Queue};
-use trefoil_softnic::{GivenLane, Queues, engine::Admits};
+use trefoil_softnic::engine::{Admits, Asker, GiveLane};
+use trefoil_softnic::{GivenLane, Queues};
 use trefoil_softnic_core::wire::{Claim, ClaimStatus};
 
-/// How long a server may take to give a lane: longer than its longest nap. Other claims wait
-/// meanwhile.
-const WITHIN: Duration = Duration::from_secs(1);
+/// Between two looks whether somebody waits still.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// The queues at these sockets, numbered from 0, whose servers run as these users. `admits`
-/// decides who may place requests, besides that they are let in.
-pub fn queues(sockets: Vec<PathBuf>, servers: UserPolicy, admits: Admits) -> Queues {
-    let claim = move |claim: &Claim| {
-        let socket = sockets.get(claim.queue as usize);
-        lane(socket.ok_or(ClaimStatus::NoSuchQueue)?, &servers, claim)
-    };
+/// decides who may place requests, besides that they are let in; `lanes_max` is what one of
+/// them has of each queue at most ([`Queues::lanes_max`]).
+pub fn queues(
+    sockets: Vec<PathBuf>,
+    servers: UserPolicy,
+    admits: Admits,
+    lanes_max: Option<usize>,
+) -> Queues {
+    let claims = sockets.into_iter().map(|socket| {
+        let servers = servers.clone();
+        let give = move |claim: &Claim, asker: &Asker| lane(&socket, &servers, claim, asker);
+        Box::new(give) as Box<GiveLane>
+    });
     Queues {
         admits,
-        claim: Box::new(claim),
+        claims: claims.collect(),
+        lanes_max,
     }
 }
 
-/// A lane of the queue at this socket.
-fn lane(socket: &Path, servers: &UserPolicy, claim: &Claim) -> Result<GivenLane, ClaimStatus> {
+/// Whether something has come, within a moment.
+fn is_readable(stream: &UnixStream) -> bool {
+    let within = Timespec::try_from(LOOK).ok();
+    let mut polled = [PollFd::new(stream, PollFlags::IN)];
+    // An interrupted wait is a short one.
+    poll(&mut polled, within.as_ref()).is_ok_and(|count| count > 0)
+}
+
+/// A lane of the queue at this socket. Its server may take as long as the asker waits: it may
+/// nap, or be amid a checkpoint. Other claims of this queue wait meanwhile.
+fn lane(
+    socket: &Path,
+    servers: &UserPolicy,
+    claim: &Claim,
+    asker: &Asker,
+) -> Result<GivenLane, ClaimStatus> {
     let unreachable = |error: &dyn std::fmt::Display| {
         tracing::debug!("no lane at {}: {error}", socket.display());
         ClaimStatus::Unreachable
     };
-    let mut stream = reach(&path_of(socket), WITHIN).map_err(|error| unreachable(&error))?;
+    let path = path_of(socket);
+    let mut stream = loop {
+        match reach(&path, LOOK) {
+            Err(error) if error.kind() == ErrorKind::TimedOut && asker.waits() => {}
+            reached => break reached.map_err(|error| unreachable(&error))?,
+        }
+    };
     if !servers.trusts_server(&stream) {
         return Err(unreachable(&"another user serves it, who is not trusted"));
     }
     let question = Question {
         producer: claim.producer,
-        returns: claim.returns_to.is_some(),
+        attempt: claim.returns.map_or(0, |back| back.attempt),
     };
-    let asked = stream.set_read_timeout(Some(WITHIN));
-    let asked = asked.and_then(|()| stream.write_all(&question.encode()));
+    let asked = stream.write_all(&question.encode());
     asked.map_err(|error| unreachable(&error))?;
+    // Whoever does not wait any more hangs up, and a server that goes on later sees that.
+    while !is_readable(&stream) {
+        if !asker.waits() {
+            return Err(unreachable(&"its server does not answer"));
+        }
+    }
     let (mut bytes, mut descriptors) = ([0; ANSWER_LEN], Vec::new());
     match receive_with(&stream, &mut bytes, &mut descriptors) {
         Ok(true) => {}
@@ -65,6 +100,7 @@ fn lane(socket: &Path, servers: &UserPolicy, claim: &Claim) -> Result<GivenLane,
         Outcome::Ending => return Err(ClaimStatus::Ending),
         Outcome::Draining => return Err(ClaimStatus::Draining),
         Outcome::Forgotten => return Err(ClaimStatus::Forgotten),
+        Outcome::Superseded => return Err(ClaimStatus::Superseded),
     }
     let descriptors = <[OwnedFd; DESCRIPTORS]>::try_from(descriptors);
     let [order, lane, bell] = descriptors.map_err(|_| unreachable(&"it has sent no lane"))?;
@@ -81,5 +117,6 @@ fn lane(socket: &Path, servers: &UserPolicy, claim: &Claim) -> Result<GivenLane,
         epoch: terms.epoch,
         slot_count: terms.slot_count,
         about: welcome.about(),
+        places: welcome.client_count_max,
     })
 }

@@ -6,14 +6,15 @@
 //! |---|---|---|
 //! | 0 | magic | |
 //! | 1, 2 | producer | |
-//! | 3 | 1: it returns | a queue that does not know it refuses |
+//! | 3 | attempt | 0: it comes for the first time. Else it returns, with a higher number each time: a queue that does not know it refuses, and so does one that has heard of a higher number |
 //! | 4 to 7 | reserved, zero | |
 //!
 //! The answer is a [`crate::welcome`] with its descriptors, and one word more: the number of
 //! the producer's last request, which is executed.
 //!
 //! Who asks is known from the kernel, and what they send is as long for everybody. Who is
-//! slow loses their place when others come, and nobody waits for them.
+//! slow loses their place when others come, and nobody waits for them. Who has hung up since
+//! they asked gets no lane.
 
 use crate::welcome;
 use std::io::{self, ErrorKind, Read as _};
@@ -40,17 +41,14 @@ const PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Question {
     pub(crate) producer: ProducerId,
-    pub(crate) returns: bool,
+    pub(crate) attempt: u64,
 }
 
 impl Question {
     pub(crate) fn encode(&self) -> [u8; LEN] {
         let [one, two] = self.producer;
         let mut bytes = [0; LEN];
-        for (at, word) in [MAGIC, one, two, u64::from(self.returns)]
-            .into_iter()
-            .enumerate()
-        {
+        for (at, word) in [MAGIC, one, two, self.attempt].into_iter().enumerate() {
             bytes[at * 8..][..8].copy_from_slice(&word.to_le_bytes());
         }
         bytes
@@ -61,12 +59,9 @@ impl Question {
         let (words, _) = bytes.as_chunks::<8>();
         let mut words = words.iter().map(|word| u64::from_le_bytes(*word));
         let mut next = || words.next();
-        let (magic, producer, returns) = (next()?, [next()?, next()?], next()?);
-        let is_sound = magic == MAGIC && returns <= 1 && words.all(|word| word == 0);
-        is_sound.then_some(Question {
-            producer,
-            returns: returns == 1,
-        })
+        let (magic, producer, attempt) = (next()?, [next()?, next()?], next()?);
+        let is_sound = magic == MAGIC && words.all(|word| word == 0);
+        is_sound.then_some(Question { producer, attempt })
     }
 }
 
@@ -103,8 +98,15 @@ impl Asking {
                 Err(error) => return Err(error),
             }
         }
-        let question = Question::decode(&self.bytes);
-        question.map(Some).ok_or(ErrorKind::InvalidData.into())
+        let question = Question::decode(&self.bytes).ok_or(ErrorKind::InvalidData)?;
+        // The server may have stood still for long: who does not wait any more may have asked
+        // elsewhere since.
+        match self.stream.read(&mut [0]) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(Some(question)),
+            Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
+            Ok(_) => Err(ErrorKind::InvalidData.into()),
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -178,11 +180,11 @@ mod tests {
     fn a_question_is_read_as_it_was_spelled_and_nothing_else_is() {
         let question = Question {
             producer: [3, u64::MAX],
-            returns: true,
+            attempt: 7,
         };
         let bytes = question.encode();
         assert_eq!(Question::decode(&bytes), Some(question));
-        for at in [0, 25, 32, LEN - 1] {
+        for at in [0, 32, LEN - 1] {
             let mut other = bytes;
             other[at] ^= 0x40;
             assert_eq!(Question::decode(&other), None, "byte {at}");
@@ -206,7 +208,7 @@ mod tests {
         nonsense.write_all(&[7; LEN]).expect("a server");
         let question = Question {
             producer: [1, 2],
-            returns: false,
+            attempt: 0,
         };
         let mut asks = connect();
         let (first, rest) = (&question.encode()[..9], &question.encode()[9..]);
@@ -216,5 +218,22 @@ mod tests {
         let mut asked = Vec::new();
         claims.look(&users, |_, question| asked.push(question));
         assert_eq!(asked, [question]);
+    }
+
+    #[test]
+    fn who_has_hung_up_since_they_asked_gets_no_answer() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let socket = folder.path().join("socket");
+        let users = UserPolicy::SameUser;
+        let mut claims = Claims::bind(&socket, &users).expect("a socket");
+        let question = Question {
+            producer: [1, 2],
+            attempt: 1,
+        };
+        let mut gone = UnixStream::connect(path_of(&socket)).expect("a server");
+        gone.write_all(&question.encode()).expect("a server");
+        drop(gone);
+        claims.look(&users, |_, _| panic!("nobody waits"));
+        assert!(claims.asking.is_empty());
     }
 }

@@ -174,7 +174,7 @@ impl Client {
             Outcome::NoMemory => return Err(JoinError::NoMemory { path: at() }),
             Outcome::Ending => return Err(JoinError::Ending { path: at() }),
             // What an engine is told.
-            Outcome::Draining | Outcome::Forgotten => {
+            Outcome::Draining | Outcome::Forgotten | Outcome::Superseded => {
                 return Err(JoinError::Foreign { path: at() });
             }
         }
@@ -245,10 +245,15 @@ impl<C: Carrier> Client<C> {
         &mut self.queue
     }
 
-    /// Sends a request, waiting for room if need be, and does not wait for more: what a queue
-    /// that is not durable has taken nilext is committed with that. [`Client::committed`] is
-    /// to follow where a durable one's acknowledgement counts, and [`Client::answer`] for
-    /// each request that is not nilext.
+    /// Sends a request, waiting for room if need be, and does not wait for more.
+    ///
+    /// Over shared memory ([`Client::connect`]), a nilext request to a queue that is not
+    /// durable is committed with that. In all other cases it is not: one to a durable queue,
+    /// and any that an engine places ([`Client::connect_by_engine`]), which may not have left
+    /// this host yet. There [`Client::committed`] tells when it is, and until then nobody knows
+    /// whether it will be executed; it sends what the connection did not take at once, too.
+    ///
+    /// [`Client::answer`] is to follow for each request that is not nilext.
     pub fn send(&mut self, request: &Request<'_>, nilext: bool) -> Result<Committed, ClientError> {
         request.encode(&mut self.bytes)?;
         loop {

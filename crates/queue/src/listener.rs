@@ -63,10 +63,11 @@ impl Listener {
     }
 
     /// Gives lanes to those who ask, by `admit`: to a client, or to an engine for a producer,
-    /// with the number of that one's last request. Does not wait.
+    /// with the number of that one's last request: it says how often that one has asked before
+    /// (at least). Does not wait.
     pub fn look(
         &mut self,
-        mut admit: impl FnMut(Option<(ProducerId, bool)>) -> Result<(Invitation, u64), SetUpError>,
+        mut admit: impl FnMut(Option<(ProducerId, u64)>) -> Result<(Invitation, u64), SetUpError>,
     ) {
         for _ in 0..ACCEPTS_MAX {
             // Nobody, or somebody who has gone again, or no descriptor: it is looked again.
@@ -83,8 +84,8 @@ impl Listener {
         self.claims.look(&self.users, |stream, question| {
             asked.extend(stream.try_clone().map(|stream| (stream, question)));
         });
-        for (stream, Question { producer, returns }) in asked {
-            let admitted = admit(Some((producer, returns)));
+        for (stream, Question { producer, attempt }) in asked {
+            let admitted = admit(Some((producer, attempt)));
             let placed = admitted.as_ref().map_or(0, |(_, placed)| *placed);
             let mut bytes = self.welcome(&admitted).encode().to_vec();
             bytes.extend_from_slice(&placed.to_le_bytes());
@@ -99,6 +100,7 @@ impl Listener {
             Err(SetUpError::Ended) => Outcome::Ending,
             Err(SetUpError::Draining) => Outcome::Draining,
             Err(SetUpError::Forgotten) => Outcome::Forgotten,
+            Err(SetUpError::Superseded) => Outcome::Superseded,
             Err(_) => Outcome::NoMemory,
         };
         let nothing = Terms {

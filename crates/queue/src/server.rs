@@ -156,8 +156,8 @@ impl Failing for Rocks {
     }
 }
 
-/// A lane for a client, or for a producer, who may have been there before.
-type Wanted = Option<(ProducerId, bool)>;
+/// A lane for a client, or for a producer, by which of its attempts.
+type Wanted = Option<(ProducerId, u64)>;
 
 /// A worker with its service.
 trait Engine {
@@ -176,7 +176,7 @@ impl<S: Service + Failing> Engine for Volatile<S> {
     fn admit(&mut self, wanted: Wanted) -> Result<(Invitation, u64), SetUpError> {
         match wanted {
             None => self.worker.admit().map(|invitation| (invitation, 0)),
-            Some((producer, returns)) => self.worker.admit_producer(producer, returns),
+            Some((producer, attempt)) => self.worker.admit_producer(producer, attempt),
         }
     }
 
@@ -213,7 +213,7 @@ where
     fn admit(&mut self, wanted: Wanted) -> Result<(Invitation, u64), SetUpError> {
         match wanted {
             None => self.worker.admit().map(|invitation| (invitation, 0)),
-            Some((producer, returns)) => self.worker.admit_producer(producer, returns),
+            Some((producer, attempt)) => self.worker.admit_producer(producer, attempt),
         }
     }
 

@@ -3,7 +3,7 @@
 //! | word | field | why |
 //! |---|---|---|
 //! | 0 | magic | |
-//! | 1 | outcome: 0 welcome, 1 full, 2 no memory, 3 ending; to an engine also 4 draining, 5 forgotten | |
+//! | 1 | outcome: 0 welcome, 1 full, 2 no memory, 3 ending; to an engine also 4 draining, 5 forgotten, 6 superseded | |
 //! | 2 | epoch | of the lane's terms |
 //! | 3 | client id | likewise |
 //! | 4 | slot count | likewise |
@@ -60,16 +60,19 @@ pub enum Outcome {
     Draining = 4,
     /// Nothing is known of what this producer has sent before.
     Forgotten = 5,
+    /// A later claim of this producer has been heard.
+    Superseded = 6,
 }
 
 impl Outcome {
-    const ALL: [Outcome; 6] = [
+    const ALL: [Outcome; 7] = [
         Outcome::Welcome,
         Outcome::Full,
         Outcome::NoMemory,
         Outcome::Ending,
         Outcome::Draining,
         Outcome::Forgotten,
+        Outcome::Superseded,
     ];
 }
 

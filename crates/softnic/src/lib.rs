@@ -30,6 +30,7 @@ pub mod engine;
 mod port;
 mod remote;
 mod sessions;
+mod vanished;
 
 pub use dial::{ConnectError, DatagramUse, EngineAddress, ask_counters};
 pub use engine::{

@@ -7,22 +7,20 @@
 
 use crate::channel::Channel;
 use crate::dial::{ConnectError, Dialled, EngineAddress, RECEIVE_LEN, dial};
+use crate::vanished;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::sockopt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 use trefoil_fabric::clock::monotonic_ns;
 use trefoil_ordered::{Carrier, Committed, NoAnswer, Refused};
 use trefoil_softnic_core::placing::{NotSent, Sender, Taken};
-use trefoil_softnic_core::wire::placing::PLACING_VERSION;
+use trefoil_softnic_core::wire::placing::{PLACING_VERSION, Return};
 use trefoil_softnic_core::wire::{Claim, Claimed};
 use trefoil_softnic_core::{Event, SessionError};
 
 /// How long it looks for what comes before it sleeps, unless chosen otherwise.
 const SPIN_DEFAULT: Duration = Duration::from_micros(50);
-/// A connection that takes nothing for so long is given up.
-const SILENT_MAX_MS: u32 = 5_000;
 /// Longest attempt at another connection; a server may nap before it gives a lane.
 const DIAL_MAX: Duration = Duration::from_secs(6);
 /// Between two attempts.
@@ -75,13 +73,16 @@ impl RemoteQueue {
             version: PLACING_VERSION,
             queue,
             producer: [random(), random()],
-            returns_to: None,
+            returns: None,
         };
         let (link, claimed) = claim_at(&engine, &claim, timeout)?;
         Ok(RemoteQueue {
             engine,
             claim: Claim {
-                returns_to: Some(claimed.epoch),
+                returns: Some(Return {
+                    epoch: claimed.epoch,
+                    attempt: 0,
+                }),
                 ..claim
             },
             claimed,
@@ -111,6 +112,37 @@ impl RemoteQueue {
         self.reconnected
     }
 
+    /// Sends what the connection has not taken yet and takes in what has come, without
+    /// waiting, for who looks by themselves ([`RemoteQueue::is_committed`]). `false`: there is
+    /// no connection now; who waits makes another one.
+    #[inline]
+    pub fn look(&mut self) -> bool {
+        self.pump();
+        self.link.is_some()
+    }
+
+    /// Whether a request is known to be committed.
+    #[inline]
+    pub fn is_committed(&self, request: Committed) -> bool {
+        self.sender.committed() >= request.sequence
+    }
+
+    /// Whether a request is known to be executed.
+    #[inline]
+    pub fn is_executed(&self, request: Committed) -> bool {
+        self.sender.executed() >= request.sequence
+    }
+
+    /// Takes the answer to a request that was not nilext, if it has come: `None` if not.
+    #[inline]
+    pub fn take_answer(
+        &mut self,
+        to: Committed,
+        into: &mut Vec<u8>,
+    ) -> Option<Result<(), NoAnswer>> {
+        taken(&mut self.sender, to, into)
+    }
+
     /// Whether nothing more will ever be known of what was sent.
     fn has_ended(&self) -> bool {
         self.is_over || self.sender.end().is_some()
@@ -138,6 +170,9 @@ impl RemoteQueue {
             return std::thread::sleep(pause.min(left));
         }
         let timeout = left.clamp(AGAIN_MIN, DIAL_MAX);
+        if let Some(back) = &mut self.claim.returns {
+            back.attempt += 1;
+        }
         match claim_at(&self.engine, &self.claim, timeout) {
             Ok((link, claimed)) if self.sender.resume(&claimed) => {
                 self.link = Some(link);
@@ -186,6 +221,16 @@ impl RemoteQueue {
     }
 }
 
+/// What a look for an answer comes to.
+fn taken(sender: &mut Sender, to: Committed, into: &mut Vec<u8>) -> Option<Result<(), NoAnswer>> {
+    match sender.take_answer(to.sequence, into) {
+        Taken::Answer => Some(Ok(())),
+        Taken::Lost => Some(Err(NoAnswer::Lost)),
+        Taken::NotOwed => Some(Err(NoAnswer::NotOwed)),
+        Taken::NotYet => None,
+    }
+}
+
 impl Carrier for RemoteQueue {
     /// Sends a request, or as much of it as the connection takes now: what follows sends the
     /// rest. Its position is not told. What has ended refuses.
@@ -228,14 +273,7 @@ impl Carrier for RemoteQueue {
         into: &mut Vec<u8>,
         timeout: Duration,
     ) -> Result<(), NoAnswer> {
-        self.wait(timeout, |sender| {
-            match sender.take_answer(to.sequence, into) {
-                Taken::Answer => Some(Ok(())),
-                Taken::Lost => Some(Err(NoAnswer::Lost)),
-                Taken::NotOwed => Some(Err(NoAnswer::NotOwed)),
-                Taken::NotYet => None,
-            }
-        })?
+        self.wait(timeout, |sender| taken(sender, to, into))?
     }
 
     fn forget(&mut self, to: Committed) {
@@ -331,7 +369,7 @@ fn claim_at(
         address,
         source: source.into(),
     };
-    sockopt::set_tcp_user_timeout(&socket, SILENT_MAX_MS).map_err(unreachable)?;
+    vanished::watch_writer(&socket).map_err(unreachable)?;
     let link = Link {
         socket,
         channel,

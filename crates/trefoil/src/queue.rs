@@ -9,6 +9,7 @@ use crate::failure::{Failure, Outcome, print_line};
 use crate::operations::{read_value, write_value};
 use crate::signals::Signals;
 use rustix::fs::statfs;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -163,9 +164,10 @@ fn engine(args: QueueEngineArgs) -> Outcome {
     };
     let signals = Signals::new()?;
     let told = sockets.clone();
+    let lanes_max = args.lanes.map(NonZeroUsize::get);
     let service = Service::start_by(setup, move |listener, (tls, admits), options, _| {
         let writes: Admits = Arc::new(may_write);
-        let queues = beside::queues(sockets, servers, writes);
+        let queues = beside::queues(sockets, servers, writes, lanes_max);
         Engine::start_for_queues(listener, (tls, admits), queues, options)
     })?;
     let ready = serde_json::json!({

@@ -9,7 +9,7 @@ use crate::network::{Echo, EchoBy, EchoClient, EchoLens};
 use crate::peer::{Memcached, PeerKind, PeerOptions, PeerProcess, Waiting};
 use crate::target::Target as _;
 use hdrhistogram::Histogram;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use trefoil_ordered::{
 };
 use trefoil_ordered_load::{ECHO, Latency, LoadError, LoadOptions, OrderedReport};
 use trefoil_queue::cache::Cache;
-use trefoil_softnic::engine::Admits;
+use trefoil_softnic::engine::{Admits, Asker};
 use trefoil_softnic::{
     DatagramUse, Engine, EngineAddress, EngineOptions, GivenLane, Queues, RemoteQueue, Who,
 };
@@ -37,7 +37,7 @@ const MEMORY_MIB: u64 = 256;
 const SLOTS: u32 = 4096;
 /// Far from now.
 const FOREVER: Duration = Duration::from_secs(1 << 30);
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// What a busy server does besides each request: with that its core is never free.
 const BURN: Duration = Duration::from_micros(3);
 /// Nanoseconds beyond which latencies are not told apart.
@@ -64,8 +64,8 @@ impl Server {
 
 /// Two hosts.
 pub(super) struct Ground {
-    server: Host,
-    client: Host,
+    pub(super) server: Host,
+    pub(super) client: Host,
     /// How they are joined, for people.
     pub(super) by: &'static str,
     _network: Option<Network>,
@@ -104,7 +104,7 @@ impl Service for Burning {
     }
 }
 
-fn failed(error: impl std::fmt::Display) -> LoadError {
+pub(super) fn failed(error: impl std::fmt::Display) -> LoadError {
     LoadError::Queue(error.to_string())
 }
 
@@ -227,6 +227,66 @@ fn go_first() -> std::io::Result<()> {
     }
 }
 
+/// An engine beside a server, in threads of this program on the servers' core, and where it
+/// is. It has the lane of one client.
+pub(super) fn beside(
+    ground: &Ground,
+    core: usize,
+    worker: &mut Worker,
+    goes_first: bool,
+) -> Result<(Engine, EngineAddress), LoadError> {
+    // The only client's lane is there before the server sleeps.
+    let lane = worker.admit_producer([0, 0], 0);
+    let lane = lane.map(|(invitation, _)| (invitation.terms, Queue::join(invitation)))?;
+    let mut lane = Some(lane);
+    let claim = move |_: &Claim, _: &Asker| {
+        let (terms, queue) = lane.take().ok_or(ClaimStatus::Full)?;
+        Ok(GivenLane {
+            queue: queue.map_err(|_: SetUpError| ClaimStatus::NoMemory)?,
+            placed: 0,
+            epoch: terms.epoch,
+            slot_count: terms.slot_count,
+            about: 0,
+            places: 64,
+        })
+    };
+    let admits: Admits = Arc::new(|who| *who == Who::Token(TOKEN.into()));
+    let queues = Queues {
+        admits: Arc::clone(&admits),
+        claims: vec![Box::new(claim)],
+        lanes_max: None,
+    };
+    let start = || {
+        // Its threads stay on that core, and are what the one is that starts them.
+        pin_current_thread(core).map_err(failed)?;
+        let listener = TcpListener::bind((ground.server.address, 0)).map_err(failed)?;
+        let mut options = EngineOptions::default();
+        if goes_first {
+            go_first().map_err(failed)?;
+            options.spin = Duration::ZERO;
+        }
+        Engine::start_for_queues(listener, (None, admits), queues, options).map_err(failed)
+    };
+    let engine = std::thread::scope(|scope| {
+        let started = scope.spawn(|| ground.server.enter(start));
+        started.join().map_err(|_| failed("a thread panicked"))
+    });
+    let engine = engine?.map_err(failed)??;
+    let address = address_of(engine.address());
+    Ok((engine, address))
+}
+
+/// How a client finds what listens there.
+pub(super) fn address_of(address: SocketAddr) -> EngineAddress {
+    EngineAddress {
+        address,
+        host: "server".into(),
+        tls: None,
+        datagrams: DatagramUse::No,
+        token: TOKEN.into(),
+    }
+}
+
 /// A server and an engine beside it in threads of this program, on the servers' core.
 fn queue(
     ground: &Ground,
@@ -252,48 +312,12 @@ fn queue(
         true => BURN,
     };
     let mut service = Burning(Cache::new(MEMORY).map_err(failed)?, burn);
-    // The only client's lane is there before the server sleeps.
-    let lane = worker.admit_producer([0, 0], false);
-    let lane = lane.map(|(invitation, _)| (invitation.terms, Queue::join(invitation)))?;
-    let mut lane = Some(lane);
-    let claim = move |_: &Claim| {
-        let (terms, queue) = lane.take().ok_or(ClaimStatus::Full)?;
-        Ok(GivenLane {
-            queue: queue.map_err(|_: SetUpError| ClaimStatus::NoMemory)?,
-            placed: 0,
-            epoch: terms.epoch,
-            slot_count: terms.slot_count,
-            about: 0,
-        })
-    };
-    let admits: Admits = Arc::new(|who| *who == Who::Token(TOKEN.into()));
-    let queues = Queues {
-        admits: Arc::clone(&admits),
-        claim: Box::new(claim),
-    };
-    let start = || {
-        // Its threads stay on that core, and are what the one is that starts them.
-        pin_current_thread(options.server_core).map_err(failed)?;
-        let listener = TcpListener::bind((ground.server.address, 0)).map_err(failed)?;
-        let mut options = EngineOptions::default();
-        if server == Server::BusyBehind {
-            go_first().map_err(failed)?;
-            options.spin = Duration::ZERO;
-        }
-        Engine::start_for_queues(listener, (None, admits), queues, options).map_err(failed)
-    };
-    let engine = std::thread::scope(|scope| {
-        let started = scope.spawn(|| ground.server.enter(start));
-        started.join().map_err(|_| failed("a thread panicked"))
-    });
-    let engine = engine?.map_err(failed)??;
-    let address = EngineAddress {
-        address: engine.address(),
-        host: "server".into(),
-        tls: None,
-        datagrams: DatagramUse::No,
-        token: TOKEN.into(),
-    };
+    let (_engine, address) = beside(
+        ground,
+        options.server_core,
+        &mut worker,
+        server == Server::BusyBehind,
+    )?;
     let (stop, ready) = (AtomicBool::new(false), Barrier::new(2));
     std::thread::scope(|scope| {
         let (stop, ready) = (&stop, &ready);

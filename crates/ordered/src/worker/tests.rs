@@ -287,3 +287,80 @@ fn another_queue_s_memory_is_refused() {
     );
     assert!(matches!(none, Err(SetUpError::SlotCount(7))));
 }
+
+const PRODUCER: ProducerId = [5, 6];
+
+/// A producer's lane by this attempt, and the number of its last request.
+fn lane_of(worker: &mut Worker, attempt: u64) -> Result<(Queue, u64), SetUpError> {
+    let (invitation, placed) = worker.admit_producer(PRODUCER, attempt)?;
+    Ok((Queue::join(invitation)?, placed))
+}
+
+#[test]
+fn a_claim_that_comes_late_closes_no_later_lane() {
+    let mut worker = Worker::new(3, options()).expect("memory");
+    let mut service = Counter::default();
+    let (mut first, placed) = lane_of(&mut worker, 0).expect("a lane");
+    assert_eq!(placed, 0);
+    first.submit(b"one", true).expect("room");
+    // What it has sent is executed before it has another lane.
+    let second = lane_of(&mut worker, 2);
+    assert!(matches!(second, Err(SetUpError::Draining)));
+    assert_eq!(first.submit(b"late", true), Err(Refused::Closed));
+    // An earlier attempt has no lane from then on, whoever brings it.
+    let late = lane_of(&mut worker, 1);
+    assert!(matches!(late, Err(SetUpError::Superseded)));
+    run(&mut worker, &mut service);
+    let (mut second, placed) = lane_of(&mut worker, 2).expect("a lane");
+    assert_eq!(placed, 1);
+    for attempt in [1, 2] {
+        let late = lane_of(&mut worker, attempt);
+        assert!(matches!(late, Err(SetUpError::Superseded)), "{attempt}");
+    }
+    assert!(matches!(
+        lane_of(&mut worker, 0),
+        Err(SetUpError::Forgotten)
+    ));
+    second.set_next_request_id(2);
+    second.submit(b"two", true).expect("its lane is open");
+    run(&mut worker, &mut service);
+    // Nor when it has no lane now.
+    drop(second);
+    worker.look_at_bells(Duration::ZERO);
+    assert_eq!(worker.client_count(), 0);
+    let late = lane_of(&mut worker, 2);
+    assert!(matches!(late, Err(SetUpError::Superseded)));
+    let (_, placed) = lane_of(&mut worker, 3).expect("a lane");
+    assert_eq!(placed, 2);
+}
+
+#[test]
+fn as_many_producers_without_a_lane_are_known_as_is_said() {
+    let options = Options {
+        slot_count: 2,
+        ..options()
+    };
+    let mut worker = Worker::new(3, options).expect("memory");
+    let mut service = Counter::default();
+    let producer = |number: usize| [number as u64, 0];
+    for number in 0..=PARTED_MAX {
+        let (lane, _) = worker.admit_producer(producer(number), 0).expect("a lane");
+        if number == 1 {
+            let mut queue = Queue::join(lane).expect("a lane");
+            queue.submit(b"set", true).expect("room");
+            run(&mut worker, &mut service);
+        } else {
+            drop(lane);
+        }
+        // It leaves.
+        worker.look_at_bells(Duration::ZERO);
+        assert_eq!(worker.client_count(), 0);
+    }
+    // One too many has left after the first one, and none after the second.
+    let first = worker.admit_producer(producer(0), 1);
+    assert!(matches!(first, Err(SetUpError::Forgotten)));
+    let (_, placed) = worker.admit_producer(producer(1), 1).expect("it is known");
+    assert_eq!(placed, 1);
+    let last = worker.admit_producer(producer(PARTED_MAX), 1);
+    assert_eq!(last.expect("it is known").1, 0);
+}

@@ -16,7 +16,7 @@ use trefoil_ordered::{
     Refused, SetUpError, Shared, Step, Worker, lane, order,
 };
 use trefoil_region::Mapping;
-use trefoil_softnic::engine::Admits;
+use trefoil_softnic::engine::{Admits, Asker};
 use trefoil_softnic::{
     DatagramUse, Engine, EngineAddress, EngineOptions, GivenLane, Queues, RemoteQueue, Who,
 };
@@ -137,8 +137,8 @@ fn start(kind: Kind, client_count: usize, raw_count: usize) -> Running {
             let mut idle_since = None;
             while !stopped.load(Ordering::SeqCst) {
                 let turn = worker.run_once(&mut service).expect("a disk");
-                give(&lanes_wanted, |producer, returns| {
-                    worker.admit_producer(producer, returns)
+                give(&lanes_wanted, |producer, attempt| {
+                    worker.admit_producer(producer, attempt)
                 });
                 worker.rest(turn, &mut idle_since);
             }
@@ -151,8 +151,8 @@ fn start(kind: Kind, client_count: usize, raw_count: usize) -> Running {
             let mut idle_since = None;
             while !stopped.load(Ordering::SeqCst) {
                 let turn = worker.run_once(&mut service);
-                give(&lanes_wanted, |producer, returns| {
-                    worker.admit_producer(producer, returns)
+                give(&lanes_wanted, |producer, attempt| {
+                    worker.admit_producer(producer, attempt)
                 });
                 let last = match turn.executed {
                     0 => turn.last,
@@ -213,18 +213,18 @@ fn start(kind: Kind, client_count: usize, raw_count: usize) -> Running {
 /// A lane is wanted for a producer, who may have been there before.
 type Wanted = (
     ProducerId,
-    bool,
+    u64,
     mpsc::Sender<Result<(Invitation, u64), SetUpError>>,
 );
 
 /// Gives lanes to those who want some.
 fn give(
     wanted: &mpsc::Receiver<Wanted>,
-    mut admit: impl FnMut(ProducerId, bool) -> Result<(Invitation, u64), SetUpError>,
+    mut admit: impl FnMut(ProducerId, u64) -> Result<(Invitation, u64), SetUpError>,
 ) {
-    for (producer, returns, to) in wanted.try_iter() {
+    for (producer, attempt, to) in wanted.try_iter() {
         // Who has gone meanwhile has no lane.
-        let _ = to.send(admit(producer, returns));
+        let _ = to.send(admit(producer, attempt));
     }
 }
 
@@ -239,9 +239,10 @@ impl Beside {
     fn start(wanted: mpsc::Sender<Wanted>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let admits: Admits = Arc::new(|who| *who == Who::Token(TOKEN.into()));
-        let claim = move |claim: &Claim| {
+        let claim = move |claim: &Claim, _: &Asker| {
             let (to, given) = mpsc::channel();
-            let asked = wanted.send((claim.producer, claim.returns_to.is_some(), to));
+            let attempt = claim.returns.map_or(0, |back| back.attempt);
+            let asked = wanted.send((claim.producer, attempt, to));
             asked.map_err(|_| ClaimStatus::Unreachable)?;
             let given = given.recv().map_err(|_| ClaimStatus::Unreachable)?;
             let (invitation, placed) = given.map_err(|error| match error {
@@ -255,11 +256,13 @@ impl Beside {
                 epoch: terms.epoch,
                 slot_count: terms.slot_count,
                 about: 0,
+                places: 64,
             })
         };
         let queues = Queues {
             admits: Arc::clone(&admits),
-            claim: Box::new(claim),
+            claims: vec![Box::new(claim)],
+            lanes_max: None,
         };
         let options = EngineOptions::default();
         let engine = Engine::start_for_queues(listener, (None, admits), queues, options);

@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use trefoil_fabric::shm::UserPolicy;
 use trefoil_ordered::{Carrier, NoAnswer, Refused};
 use trefoil_queue::{Client, ClientError, RemoteJoinError, Request, ServiceKind, beside};
-use trefoil_softnic::engine::Admits;
+use trefoil_softnic::engine::{Admits, CLAIM_WITHIN};
 use trefoil_softnic::{
     ConnectError, DatagramUse, Engine, EngineAddress, EngineOptions, RemoteQueue, Who,
 };
@@ -25,6 +25,7 @@ use trefoil_softnic_core::wire::ClaimStatus;
 const ENGINE: &str = "TREFOIL_TEST_QUEUE_ENGINE";
 const CLIENT: &str = "TREFOIL_TEST_QUEUE_CLIENT";
 const TOKEN: &[u8] = b"writes";
+const OTHER: &[u8] = b"writes, too";
 const READER: &[u8] = b"reads";
 
 /// An engine's process, which is killed when it is dropped.
@@ -36,10 +37,18 @@ struct Beside {
 impl Beside {
     /// At this port, or a free one.
     fn start(socket: &Path, port: u16) -> Self {
+        Beside::start_by(&[socket], port)
+    }
+
+    /// Beside several servers.
+    fn start_by(sockets: &[&Path], port: u16) -> Self {
+        let sockets = sockets
+            .iter()
+            .map(|socket| format!(" {}", socket.display()));
         let program = std::env::current_exe().expect("a path");
         let mut child = Command::new(program)
             .args(["--exact", "remote::engine_child", "--nocapture"])
-            .env(ENGINE, format!("{port} {}", socket.display()))
+            .env(ENGINE, format!("{port}{}", sockets.collect::<String>()))
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -86,16 +95,18 @@ fn engine_child() {
     let Ok(spelled) = std::env::var(ENGINE) else {
         return;
     };
-    let (port, socket) = spelled.split_once(' ').expect("two words");
-    let port: u16 = port.parse().expect("a port");
+    let mut words = spelled.split(' ');
+    let port = words.next().and_then(|port| port.parse::<u16>().ok());
+    let port = port.expect("a port");
     let listener = eventually("the port", || TcpListener::bind(("127.0.0.1", port)).ok());
     let may_come: Admits = Arc::new(|who| {
-        [TOKEN, READER]
+        [TOKEN, OTHER, READER]
             .iter()
             .any(|of| *who == Who::Token((*of).into()))
     });
-    let may_write: Admits = Arc::new(|who| *who == Who::Token(TOKEN.into()));
-    let queues = beside::queues(vec![socket.into()], UserPolicy::SameUser, may_write);
+    let may_write: Admits = Arc::new(|who| *who != Who::Token(READER.into()));
+    let sockets = words.map(PathBuf::from).collect();
+    let queues = beside::queues(sockets, UserPolicy::SameUser, may_write, None);
     let options = EngineOptions::default();
     let engine = Engine::start_for_queues(listener, (None, may_come), queues, options);
     let engine = engine.expect("an engine");
@@ -148,6 +159,46 @@ fn who_may_not_write_gets_no_lane_and_nor_does_who_is_wrong() {
     assert_eq!(status(0, TOKEN), ClaimStatus::Unreachable);
 }
 
+/// One identity gets half of the places; what it is refused says what to do, and another
+/// identity has places left.
+#[test]
+fn one_identity_does_not_take_all_places() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut wanted = Wanted::new(ServiceKind::Cache, false, folder.path());
+    wanted.clients = 4;
+    let server = Server::ready(&wanted);
+    let engine = Beside::start(&wanted.socket(), 0);
+    let (first, mut second) = (engine.connect(), engine.connect());
+    let more = || match Client::connect_by_engine(engine.at(), 0) {
+        Ok(client) => Ok(client),
+        Err(RemoteJoinError::Connect(error)) => Err(error),
+        Err(error) => panic!("{error}"),
+    };
+    let error = more().expect_err("its share is taken");
+    let is_share = matches!(
+        error,
+        ConnectError::NotClaimed {
+            status: ClaimStatus::Share,
+            ..
+        }
+    );
+    assert!(is_share, "{error}");
+    let said = error.to_string();
+    assert!(
+        said.contains("--lanes") && said.contains("certificate of another name"),
+        "{said}"
+    );
+    let other = engine_at(engine.address, OTHER);
+    let mut other = Client::connect_by_engine(other, 0).expect("a place of another identity");
+    other.set(b"k", b"v").expect("committed");
+    assert_eq!(second.get(b"k"), Ok(Some(&b"v"[..])));
+    drop(first);
+    let mut third = eventually("its place", || more().ok());
+    assert_eq!(third.get(b"k"), Ok(Some(&b"v"[..])));
+    drop((second, third, other));
+    server.stop();
+}
+
 /// The server's process stands still: commits go on without it, until the lane is full.
 #[test]
 fn a_server_that_stands_still_is_not_waited_for_until_the_lane_is_full() {
@@ -180,6 +231,54 @@ fn a_server_that_stands_still_is_not_waited_for_until_the_lane_is_full() {
     assert_eq!(sum, slots as i64 + 1);
     assert_eq!(other.get(b"o"), Ok(Some(&b"v"[..])));
     server.stop();
+}
+
+/// One server's process stands still: who comes to another one by the same engine does not
+/// wait for it, and who comes to itself is told before long.
+#[test]
+fn a_server_that_hangs_delays_no_claim_of_another_one() {
+    let folders = [tempfile::tempdir(), tempfile::tempdir()].map(|of| of.expect("a folder"));
+    let wanted = folders
+        .each_ref()
+        .map(|folder| Wanted::new(ServiceKind::Cache, false, folder.path()));
+    let [hung, lively] = wanted.each_ref().map(Server::ready);
+    let [first, second] = wanted.each_ref().map(Wanted::socket);
+    let engine = Beside::start_by(&[&first, &second], 0);
+    hung.pause();
+    std::thread::scope(|scope| {
+        let claims: Vec<_> = (0..3)
+            .map(|_| {
+                scope.spawn(|| {
+                    let begin = Instant::now();
+                    let status = match Client::connect_by_engine(engine.at(), 0) {
+                        Err(RemoteJoinError::Connect(ConnectError::NotClaimed {
+                            status, ..
+                        })) => status,
+                        other => panic!("{other:?}"),
+                    };
+                    (status, begin.elapsed())
+                })
+            })
+            .collect();
+        // All three are there.
+        std::thread::sleep(Duration::from_millis(300));
+        let begin = Instant::now();
+        let mut other = Client::connect_by_engine(engine.at(), 1).expect("a queue");
+        let took = begin.elapsed();
+        assert!(took < Duration::from_millis(700), "it took {took:?}");
+        other.set(b"k", b"v").expect("committed");
+        for claim in claims {
+            let (status, took) = claim.join().expect("no panic");
+            assert_eq!(status, ClaimStatus::Unreachable);
+            assert!(took < CLAIM_WITHIN + Duration::from_secs(2), "{took:?}");
+        }
+    });
+    hung.signal(Signal::CONT);
+    let mut near = Client::connect_by_engine(engine.at(), 0).expect("a queue");
+    near.set(b"k", b"v").expect("committed");
+    drop(near);
+    hung.stop();
+    lively.stop();
 }
 
 /// Clients live on while the engine is killed again and again: all that they have sent is

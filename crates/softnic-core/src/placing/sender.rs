@@ -177,8 +177,12 @@ impl Sender {
         let mut done = 0;
         while let Some(frame) = Frame::first(&input[done..], PLACE_LEN_MAX)? {
             match frame.head.kind {
-                Kind::Placed => self.placed(&Placed::decode(frame.body)?)?,
-                Kind::Answered => self.answered(&Answered::decode(frame.body)?)?,
+                Kind::Placed if frame.head.count == 1 => {
+                    self.placed(&Placed::decode(frame.body)?)?
+                }
+                Kind::Answered if frame.head.count == 1 => {
+                    self.answered(&Answered::decode(frame.body)?)?
+                }
                 _ => return Err(Malformed("a frame that nobody has asked for")),
             }
             done += frame.total_len();

@@ -8,7 +8,8 @@
 //! | 4 | 4 | queue number | of those beside the engine |
 //! | 8 | 16 | producer | drawn by the client; requests are numbered for each of them |
 //! | 24 | 8 | epoch | of a producer that returns: the life of the queue that it knows; else 0 |
-//! | 32 | 16 | reserved, zero | |
+//! | 32 | 8 | attempt | of a producer that returns: above that of each of its earlier claims; else 0. One that is late closes no later one's lane |
+//! | 40 | 8 | reserved, zero | |
 //!
 //! | offset | bytes | CLAIMED (48) | why |
 //! |---|---|---|---|
@@ -54,7 +55,8 @@ const AT_CLAIM_GAP: usize = 3;
 const AT_QUEUE: usize = 4;
 const AT_PRODUCER: usize = 8;
 const AT_CLAIM_EPOCH: usize = 24;
-const AT_CLAIM_RESERVED: usize = 32;
+const AT_ATTEMPT: usize = 32;
+const AT_CLAIM_RESERVED: usize = 40;
 const AT_STATUS: usize = 2;
 const AT_COMMIT: usize = 3;
 const AT_SLOTS: usize = 4;
@@ -82,7 +84,8 @@ const FLAG_NILEXT: u32 = 1;
 const _: () = {
     assert!(AT_RETURNS == 2 && AT_CLAIM_GAP == AT_RETURNS + 1 && AT_QUEUE == AT_CLAIM_GAP + 1);
     assert!(AT_PRODUCER == AT_QUEUE + 4 && AT_CLAIM_EPOCH == AT_PRODUCER + 16);
-    assert!(AT_CLAIM_RESERVED == AT_CLAIM_EPOCH + 8 && AT_CLAIM_RESERVED + 16 == CLAIM_LEN);
+    assert!(AT_ATTEMPT == AT_CLAIM_EPOCH + 8 && AT_CLAIM_RESERVED == AT_ATTEMPT + 8);
+    assert!(AT_CLAIM_RESERVED + 8 == CLAIM_LEN);
     assert!(AT_STATUS == 2 && AT_COMMIT == AT_STATUS + 1 && AT_SLOTS == AT_COMMIT + 1);
     assert!(AT_EPOCH == AT_SLOTS + 4 && AT_PLACED == AT_EPOCH + 8 && AT_ABOUT == AT_PLACED + 8);
     assert!(AT_CLAIMED_RESERVED == AT_ABOUT + 8 && AT_CLAIMED_RESERVED + 16 == CLAIMED_LEN);
@@ -100,8 +103,17 @@ pub struct Claim {
     pub queue: u32,
     /// Who numbers the requests.
     pub producer: [u64; 2],
-    /// Of a producer that returns: the life of the queue that it knows.
-    pub returns_to: Option<u64>,
+    /// Of a producer that returns.
+    pub returns: Option<Return>,
+}
+
+/// A producer comes back over another connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Return {
+    /// The life of the queue that it knows.
+    pub epoch: u64,
+    /// Above 0, and above that of each of its earlier claims.
+    pub attempt: u64,
 }
 
 impl Claim {
@@ -112,9 +124,10 @@ impl Claim {
         put(&mut body, AT_QUEUE, self.queue.to_le_bytes());
         put(&mut body, AT_PRODUCER, self.producer[0].to_le_bytes());
         put(&mut body, AT_PRODUCER + 8, self.producer[1].to_le_bytes());
-        if let Some(epoch) = self.returns_to {
+        if let Some(Return { epoch, attempt }) = self.returns {
             body[AT_RETURNS] = 1;
             put(&mut body, AT_CLAIM_EPOCH, epoch.to_le_bytes());
+            put(&mut body, AT_ATTEMPT, attempt.to_le_bytes());
         }
         append(out, Kind::Claim, &body);
     }
@@ -125,10 +138,11 @@ impl Claim {
             return Err(Malformed("not a CLAIM"));
         }
         let version = u16_at(body, 0);
-        let epoch = u64_at(body, AT_CLAIM_EPOCH);
+        let (epoch, attempt) = (u64_at(body, AT_CLAIM_EPOCH), u64_at(body, AT_ATTEMPT));
         let is_sound = body[AT_CLAIM_GAP] == 0
             && body[AT_RETURNS] <= 1
             && (body[AT_RETURNS] == 1 || epoch == 0)
+            && (body[AT_RETURNS] == 1) == (attempt > 0)
             && is_zero(&body[AT_CLAIM_RESERVED..]);
         if version == PLACING_VERSION && !is_sound {
             return Err(Malformed("not a CLAIM"));
@@ -137,7 +151,7 @@ impl Claim {
             version,
             queue: u32_at(body, AT_QUEUE),
             producer: [u64_at(body, AT_PRODUCER), u64_at(body, AT_PRODUCER + 8)],
-            returns_to: (body[AT_RETURNS] == 1).then_some(epoch),
+            returns: (body[AT_RETURNS] == 1).then_some(Return { epoch, attempt }),
         })
     }
 }
@@ -156,7 +170,9 @@ pub enum ClaimStatus {
     #[error("this client may not write: it needs a certificate of the role client")]
     NotAllowed = 3,
     /// Its server has as many lanes as it takes.
-    #[error("the queue has as many clients as it takes")]
+    #[error(
+        "the queue has as many clients as it takes: end some, or start its server with more --clients"
+    )]
     Full = 4,
     /// Its server does not run, or does not answer now.
     #[error("the server of the queue cannot be reached by the engine")]
@@ -173,10 +189,20 @@ pub enum ClaimStatus {
     /// Its server has no memory for another lane.
     #[error("the server of the queue has no memory for another client")]
     NoMemory = 9,
+    /// A later claim of this client has been heard.
+    #[error("a later connection of this client has taken the place of this one")]
+    Superseded = 10,
+    /// Other clients of the same identity hold as many lanes as it may have.
+    #[error(
+        "other clients with this one's certificate or token have as many places in the queue as \
+         one identity may: end some, give this one a certificate of another name, or start the \
+         engine with more --lanes"
+    )]
+    Share = 11,
 }
 
 impl ClaimStatus {
-    const ALL: [ClaimStatus; 9] = [
+    const ALL: [ClaimStatus; 11] = [
         ClaimStatus::Version,
         ClaimStatus::NoSuchQueue,
         ClaimStatus::NotAllowed,
@@ -186,6 +212,8 @@ impl ClaimStatus {
         ClaimStatus::Draining,
         ClaimStatus::Ending,
         ClaimStatus::NoMemory,
+        ClaimStatus::Superseded,
+        ClaimStatus::Share,
     ];
 
     /// Whether a later attempt may come to something else.
@@ -196,6 +224,7 @@ impl ClaimStatus {
                 | ClaimStatus::Unreachable
                 | ClaimStatus::Draining
                 | ClaimStatus::NoMemory
+                | ClaimStatus::Share
         )
     }
 }

@@ -12,12 +12,13 @@
 //! loop looks for more for a while where more come soon, and then sleeps.
 
 use super::backends::Backends;
-use super::claimer::Order;
 use super::counters::add;
 use super::datagrams::Datagrams;
+use super::orders::{Asker, Order};
 use super::patience::Patience;
 use super::session::{Buffers, End, Session, Turn};
 use super::shared::{LoopShare, Shared};
+use crate::vanished;
 use rustix::event::{Timespec, epoll};
 use std::collections::HashMap;
 use std::io;
@@ -361,13 +362,16 @@ impl EventLoop {
             self.watched.push(name);
         }
         if let Turn::Claims(claim) = turn {
-            let who = session.who.clone();
+            let (who, asker) = (session.who.clone(), Asker::new(&session.life));
+            // One whose socket is broken already ends without that.
+            let _ = vanished::watch_writer(&session.socket);
             let (at, session) = (self.at, name);
             self.shared.order_lane(Order {
                 at,
                 session,
                 claim,
                 who,
+                asker,
             });
         }
         if let Turn::Ends(end) = turn {

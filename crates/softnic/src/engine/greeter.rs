@@ -10,6 +10,7 @@ use super::session::{End, Session};
 use super::shared::{Seat, Shared};
 use super::strangers::{Origin, Strangers, Verdict};
 use crate::channel::Channel;
+use crate::vanished;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, acceptfrom_with, sockopt};
@@ -34,11 +35,6 @@ const ACCEPT_MAX: usize = 64;
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// Between two looks for guests that take too long, while there are some.
 const SWEEP: Duration = Duration::from_millis(100);
-/// A client that says nothing for so long is asked by the system whether it is there.
-const KEEPALIVE: Duration = Duration::from_secs(30);
-/// How often, and how long between, it is asked then before it is given up.
-const KEEPALIVE_COUNT: u32 = 3;
-const KEEPALIVE_PAUSE: Duration = Duration::from_secs(5);
 
 /// Names in epoll events; guests are numbered upwards from the last of them.
 const BELL: u64 = 0;
@@ -324,8 +320,5 @@ fn admit(shared: &Shared, who: Who) -> Result<(Welcome, (Who, Seat)), RefusalCod
 /// Answers go out at once; a client whose host has vanished is found out.
 fn prepare(socket: &OwnedFd) -> rustix::io::Result<()> {
     sockopt::set_tcp_nodelay(socket, true)?;
-    sockopt::set_socket_keepalive(socket, true)?;
-    sockopt::set_tcp_keepidle(socket, KEEPALIVE)?;
-    sockopt::set_tcp_keepintvl(socket, KEEPALIVE_PAUSE)?;
-    sockopt::set_tcp_keepcnt(socket, KEEPALIVE_COUNT)
+    vanished::watch(socket)
 }

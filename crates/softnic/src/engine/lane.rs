@@ -1,8 +1,10 @@
 //! A lane of an ordered queue as a session's: the numbers of a producer's requests, and
 //! where each stands.
 
+use super::shares::Place;
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Duration;
 use trefoil_ordered::slot::{ANSWER_LEN_MAX, PAYLOAD_LEN_MAX};
 use trefoil_ordered::{CommitBy, Committed, Queue, Refused};
@@ -32,11 +34,13 @@ pub(super) struct QueueLane {
     executed: u64,
     /// Executed, and their answers were not taken.
     answers: VecDeque<(u64, Committed)>,
+    /// Among its owner's lanes.
+    _place: Arc<Place>,
 }
 
 impl QueueLane {
     /// A fresh lane of a producer that has placed so many requests before.
-    pub(super) fn new(mut queue: Queue, placed: u64) -> Self {
+    pub(super) fn new(mut queue: Queue, placed: u64, place: Arc<Place>) -> Self {
         // The server goes by these if another lane is asked for.
         queue.set_next_request_id(placed + 1);
         QueueLane {
@@ -46,6 +50,7 @@ impl QueueLane {
             committed: placed,
             executed: placed,
             answers: VecDeque::new(),
+            _place: place,
         }
     }
 

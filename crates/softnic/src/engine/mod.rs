@@ -1,5 +1,5 @@
 //! An engine: threads that read and place requests, one that lets clients in, one that maps
-//! backends, and one that asks queues for lanes; stopped when it is dropped.
+//! backends, and one for each queue that asks it for lanes; stopped when it is dropped.
 
 mod backends;
 mod claimer;
@@ -10,22 +10,27 @@ mod greeter;
 mod guest;
 mod lane;
 mod mapper;
+mod orders;
 mod patience;
 mod ports;
 mod session;
 mod shared;
+mod shares;
 mod strangers;
 
 pub use claimer::{GiveLane, GivenLane, Queues};
 pub use counters::{Count, Counted};
 pub use mapper::{CellPlaces, Place};
+pub use orders::{Asker, CLAIM_WITHIN};
 pub use shared::Admits;
 
 use claimer::Claimer;
 use event_loop::EventLoop;
 use greeter::Greeter;
 use mapper::Mapper;
+use orders::Orders;
 use shared::Shared;
+use shares::Shares;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -144,7 +149,20 @@ impl Engine {
             what: "prepare the sockets",
             source,
         };
-        let shared = Shared::new(options, admits, queues.is_some());
+        let (claims, orders) = match queues {
+            None => (Vec::new(), None),
+            Some(Queues {
+                admits,
+                claims,
+                lanes_max,
+            }) => {
+                let orders = Orders::new(admits, claims.len(), options.sessions_max);
+                let claims = claims.into_iter();
+                let claims = claims.map(|give| (give, Shares::new(lanes_max)));
+                (claims.collect(), Some(orders))
+            }
+        };
+        let shared = Shared::new(options, admits, orders);
         let shared = Arc::new(shared.map_err(prepared)?);
         let mut loops = Vec::new();
         for at in 0..shared.loops.len() {
@@ -153,9 +171,8 @@ impl Engine {
         }
         let greeter = Greeter::new(Arc::clone(&shared), listener, tls).map_err(prepared)?;
         let mapper = Mapper::new(Arc::clone(&shared), places);
-        let claimer = queues.map(|queues| Claimer::new(Arc::clone(&shared), queues));
         let mut engine = Engine {
-            shared,
+            shared: Arc::clone(&shared),
             address,
             threads: Vec::new(),
         };
@@ -164,8 +181,9 @@ impl Engine {
         }
         engine.spawn("trefoil-greeter", move || greeter.run())?;
         engine.spawn("trefoil-mapper", move || mapper.run())?;
-        if let Some(claimer) = claimer {
-            engine.spawn("trefoil-claimer", move || claimer.run())?;
+        for (queue, claim) in claims.into_iter().enumerate() {
+            let claimer = Claimer::new(Arc::clone(&shared), queue, claim);
+            engine.spawn(&format!("trefoil-claim-{queue}"), move || claimer.run())?;
         }
         Ok(engine)
     }

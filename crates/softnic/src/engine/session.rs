@@ -7,6 +7,7 @@ use super::lane::QueueLane;
 use super::shared::Seat;
 use crate::channel::{Broken, Channel};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Instant;
 use trefoil_softnic_core::placing::Placer;
 use trefoil_softnic_core::wire::{Claim, Claimed};
@@ -62,8 +63,8 @@ impl Buffers {
 /// What a session does.
 enum Use {
     Reads,
-    /// A lane was asked for.
-    Claims,
+    /// A lane was asked for; or will be, when the client has taken the answers before it.
+    Claims(Option<Claim>),
     Places(Box<Placer<QueueLane>>),
     /// Its lane has ended, of which the client was told; what it had sent meanwhile is not
     /// placed. It ends when the client does: closed at once, the kernel might throw away what
@@ -84,6 +85,8 @@ pub(super) struct Session {
     pub(super) is_watched: bool,
     /// Its client.
     pub(super) who: Who,
+    /// Goes with it: others see whether it is there still.
+    pub(super) life: Arc<()>,
     /// Its place in the engine and in its loop.
     pub(super) seat: Seat,
     /// Less than one frame, unless it is blocked or ready.
@@ -111,6 +114,7 @@ impl Session {
             is_withheld: false,
             is_watched: false,
             who,
+            life: Arc::default(),
             seat,
             is_ready: false,
             input: guest.input,
@@ -138,7 +142,7 @@ impl Session {
     pub(super) fn is_waiting(&self) -> bool {
         match &self.used_for {
             Use::Places(placer) => self.is_withheld || placer.is_waiting(),
-            Use::Reads | Use::Claims | Use::Over => false,
+            Use::Reads | Use::Claims(_) | Use::Over => false,
         }
     }
 
@@ -146,7 +150,7 @@ impl Session {
     pub(super) fn lane(&mut self) -> Option<&mut QueueLane> {
         match &mut self.used_for {
             Use::Places(placer) => Some(placer.lane()),
-            Use::Reads | Use::Claims | Use::Over => None,
+            Use::Reads | Use::Claims(_) | Use::Over => None,
         }
     }
 
@@ -154,8 +158,7 @@ impl Session {
     pub(super) fn claimed(&mut self, given: Given) -> Turn {
         let mut out = Vec::new();
         let (used_for, result) = match given {
-            Ok((queue, claimed)) => {
-                let lane = QueueLane::new(queue, claimed.placed);
+            Ok((lane, claimed)) => {
                 let placer = Placer::new(lane, claimed.slot_count, claimed.placed);
                 (Use::Places(Box::new(placer)), Ok(claimed))
             }
@@ -304,12 +307,12 @@ impl Session {
         let mut used = 0;
         let bytes_out = self.bytes_out;
         self.is_ready = false;
-        match self.used_for {
+        match &mut self.used_for {
             Use::Reads => {}
             Use::Places(_) => return self.place_from(input, buffers),
             Use::Over => return (Turn::Waits, input.len()),
-            Use::Claims if input.is_empty() => return (Turn::Waits, 0),
-            Use::Claims => return (Turn::Ends(End::Malformed), 0),
+            Use::Claims(_) if !input.is_empty() => return (Turn::Ends(End::Malformed), 0),
+            Use::Claims(later) => return (later.take().map_or(Turn::Waits, Turn::Claims), 0),
         }
         loop {
             buffers.out.clear();
@@ -324,14 +327,14 @@ impl Session {
             used += done;
             if let Some(claim) = self.target.take_claim() {
                 // Its client waits for a lane before it says more.
-                self.used_for = Use::Claims;
-                return match sent {
-                    // It would be counted as blocked no more, and its answers stay.
-                    Ok(false) => (Turn::Ends(End::Malformed), used),
-                    Ok(_) if used == input.len() => (Turn::Claims(claim), used),
-                    Ok(_) => (Turn::Ends(End::Malformed), used),
-                    Err(end) => (Turn::Ends(end), used),
+                let (later, turn) = match sent {
+                    Err(end) => (None, Turn::Ends(end)),
+                    Ok(_) if used < input.len() => (None, Turn::Ends(End::Malformed)),
+                    Ok(true) => (None, Turn::Claims(claim)),
+                    Ok(false) => (Some(claim), Turn::Blocked),
                 };
+                self.used_for = Use::Claims(later);
+                return (turn, used);
             }
             match sent {
                 Err(end) => return (Turn::Ends(end), used),
@@ -396,11 +399,12 @@ mod tests {
     use super::super::guest::Step;
     use super::super::shared::Shared;
     use super::*;
+    use rustix::net::sockopt;
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
-    use std::sync::Arc;
     use trefoil_layout::KeyHash;
     use trefoil_softnic_core::limits::WINDOW_LEN;
+    use trefoil_softnic_core::wire::placing::PLACING_VERSION;
     use trefoil_softnic_core::wire::{
         Answer, Ask, HEAD_LEN, Head, Hello, Kind, Open, OpenStatus, Opened, Region, Request,
         Status, Welcome,
@@ -462,7 +466,7 @@ mod tests {
 
     /// A session whose client is let in, with the first of what came behind its greeting.
     fn admitted(socket: OwnedFd) -> Session {
-        let shared = Shared::new(EngineOptions::default(), Arc::new(|_| true), false).unwrap();
+        let shared = Shared::new(EngineOptions::default(), Arc::new(|_| true), None).unwrap();
         let mut guest = Guest::new(socket, Channel::default(), Instant::now());
         let welcome = Welcome {
             window: WINDOW_LEN,
@@ -519,5 +523,101 @@ mod tests {
         );
         drop(session);
         assert!(taker.join().unwrap() >= frames * u64::from(READ_LEN));
+    }
+
+    /// A CLAIM of this queue.
+    fn claim(queue: u32) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let claim = Claim {
+            version: PLACING_VERSION,
+            queue,
+            producer: [1, 2],
+            returns: None,
+        };
+        claim.encode(&mut bytes);
+        bytes
+    }
+
+    /// Both ends of a connection; the session has what was sent at first.
+    fn both(sent: &[u8]) -> (TcpStream, Session) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (socket, _) = listener.accept().unwrap();
+        // Soon full.
+        sockopt::set_socket_send_buffer_size(&socket, 4096).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        client.write_all(sent).unwrap();
+        (client, admitted(socket.into()))
+    }
+
+    /// Turns, until one is none that waits for more.
+    fn turn(session: &mut Session) -> Turn {
+        let mut buffers = Buffers::new();
+        loop {
+            let turn = match (session.is_blocked(), session.is_ready()) {
+                (true, _) => session.resume(Instant::now(), &mut Zeroes, &mut buffers),
+                (false, true) => session.carry_out(&mut Zeroes, &mut buffers),
+                (false, false) => session.receive(&mut Zeroes, &mut buffers),
+            };
+            match turn {
+                Turn::Waits | Turn::Ready => std::thread::yield_now(),
+                other => return other,
+            }
+        }
+    }
+
+    #[test]
+    fn a_session_has_one_claim() {
+        let mut sent = asks(0);
+        sent.extend(claim(3));
+        // Both at once, and one after the other.
+        let (_client, mut session) = both(&[&sent[..], &claim(3)].concat());
+        assert_eq!(turn(&mut session), Turn::Ends(End::Malformed));
+        let (mut client, mut session) = both(&sent);
+        assert!(matches!(turn(&mut session), Turn::Claims(claim) if claim.queue == 3));
+        client.write_all(&claim(3)).unwrap();
+        assert_eq!(turn(&mut session), Turn::Ends(End::Malformed));
+        // Nor is anything else asked behind it.
+        let (mut client, mut session) = both(&sent);
+        assert!(matches!(turn(&mut session), Turn::Claims(_)));
+        client.write_all(&asks(1)[asks(0).len()..]).unwrap();
+        assert_eq!(turn(&mut session), Turn::Ends(End::Malformed));
+    }
+
+    /// More answers than the socket takes, and the CLAIM comes with what they answer: it is
+    /// carried out when the client has taken them.
+    #[test]
+    fn a_claim_waits_behind_answers_that_are_not_read() {
+        for frames in [1, 3, 9] {
+            let mut sent = asks(frames);
+            sent.extend(claim(7));
+            let (mut client, mut session) = both(&sent);
+            for _ in 0..100 {
+                assert_eq!(turn(&mut session), Turn::Blocked, "nobody reads");
+            }
+            let taker = std::thread::spawn(move || {
+                let mut len = 0;
+                let mut buffer = vec![0; 64 << 10];
+                while len < frames * u64::from(READ_LEN) {
+                    len += client.read(&mut buffer).unwrap() as u64;
+                }
+                client
+            });
+            let claimed = loop {
+                match turn(&mut session) {
+                    Turn::Blocked => std::thread::yield_now(),
+                    other => break other,
+                }
+            };
+            assert!(
+                matches!(claimed, Turn::Claims(claim) if claim.queue == 7),
+                "{claimed:?}"
+            );
+            assert!(!session.is_blocked() && session.bytes_out > frames * u64::from(READ_LEN));
+            let mut client = taker.join().unwrap();
+            // Still only one.
+            client.write_all(&claim(7)).unwrap();
+            assert_eq!(turn(&mut session), Turn::Ends(End::Malformed));
+        }
     }
 }

@@ -1,8 +1,9 @@
 //! What the threads of an engine share.
 
-use super::claimer::{Given, Order};
+use super::claimer::Given;
 use super::counters::{Counted, Counters};
 use super::datagrams::Peers;
+use super::orders::{Order, Orders};
 use super::session::Session;
 use super::{EngineOptions, Who};
 use rustix::event::{EventfdFlags, eventfd};
@@ -157,15 +158,14 @@ pub(super) struct Shared {
     adoptions: Mutex<Box<[Vec<Adoption>]>>,
     session_count: Arc<AtomicUsize>,
     /// Claims that nobody has looked at; `None` where there are no queues.
-    orders: Option<Mutex<Vec<Order>>>,
-    ordered: Condvar,
+    orders: Option<Orders>,
     /// Something is wrong with a backend: the mapper is to look at once.
     is_nudged: Mutex<bool>,
     nudge: Condvar,
 }
 
 /// A thread that has panicked has said so; what it held is as it left it.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -173,7 +173,7 @@ impl Shared {
     pub(super) fn new(
         options: EngineOptions,
         admits: Admits,
-        has_queues: bool,
+        orders: Option<Orders>,
     ) -> io::Result<Self> {
         let count = options.engines.max(1);
         let loops: io::Result<Box<[LoopShare]>> = (0..count).map(|_| LoopShare::new()).collect();
@@ -189,8 +189,7 @@ impl Shared {
             is_stopped: AtomicBool::new(false),
             adoptions: Mutex::new((0..count).map(|_| Vec::new()).collect()),
             session_count: Arc::default(),
-            orders: has_queues.then(Mutex::default),
-            ordered: Condvar::new(),
+            orders,
             is_nudged: Mutex::new(false),
             nudge: Condvar::new(),
         })
@@ -250,37 +249,22 @@ impl Shared {
     /// Asks for a lane for a session; what comes of it comes to its loop.
     pub(super) fn order_lane(&self, order: Order) {
         let (at, session) = (order.at, order.session);
-        let Some(orders) = &self.orders else {
-            return self.give_lane(at, session, Err(ClaimStatus::NoSuchQueue));
+        let put = match &self.orders {
+            None => Err(ClaimStatus::NoSuchQueue),
+            Some(orders) => orders.put(order),
         };
-        let mut orders = locked(orders);
-        if orders.len() >= self.options.sessions_max {
-            drop(orders);
-            return self.give_lane(at, session, Err(ClaimStatus::Unreachable));
+        if let Err(status) = put {
+            self.give_lane(at, session, Err(status));
         }
-        orders.push(order);
-        self.ordered.notify_all();
     }
 
-    /// Waits for orders, for `pause` at most if it is given, or until the engine is stopped.
-    pub(super) fn await_orders(&self, pause: Option<Duration>) -> Vec<Order> {
-        let Some(orders) = &self.orders else {
-            return Vec::new();
-        };
-        let mut orders = locked(orders);
-        if orders.is_empty() && !self.is_stopped() {
-            orders = match pause {
-                None => self
-                    .ordered
-                    .wait(orders)
-                    .unwrap_or_else(PoisonError::into_inner),
-                Some(pause) => match self.ordered.wait_timeout(orders, pause) {
-                    Ok((orders, _)) => orders,
-                    Err(poisoned) => poisoned.into_inner().0,
-                },
-            };
-        }
-        std::mem::take(&mut *orders)
+    /// Waits for claims of a queue, for `pause` at most if it is given, or until the engine
+    /// is stopped.
+    pub(super) fn await_orders(&self, queue: usize, pause: Option<Duration>) -> Vec<Order> {
+        let orders = self.orders.as_ref();
+        orders.map_or_else(Vec::new, |orders| {
+            orders.take(queue, pause, || self.is_stopped())
+        })
     }
 
     /// Tells a loop what came of a session's claim.
@@ -340,9 +324,7 @@ impl Shared {
         self.bell.ring();
         self.loops.iter().for_each(|share| share.bell.ring());
         if let Some(orders) = &self.orders {
-            // Who is about to wait for orders has seen it, or is woken.
-            drop(locked(orders));
-            self.ordered.notify_all();
+            orders.wake();
         }
         self.nudge();
     }

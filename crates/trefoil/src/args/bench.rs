@@ -327,6 +327,10 @@ pub(crate) enum OrderedPart {
     Workloads,
     /// SETs from another host, by an engine, beside a bare echo and memcached
     OffHost,
+    /// The same workloads from another host: all three systems by one engine
+    OffHostWorkloads,
+    /// The same, the alternatives in one thread that has the socket and the store, without an engine
+    OneThread,
     /// 200 clients over 4 connections
     Shared,
     /// SETs that are acknowledged when they are in a file

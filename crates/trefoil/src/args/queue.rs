@@ -3,6 +3,7 @@
 use super::EngineSize;
 use bytesize::ByteSize;
 use clap::{Args, Subcommand, ValueEnum};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -89,6 +90,9 @@ pub(crate) struct QueueEngineArgs {
     pub plaintext: bool,
     #[command(flatten)]
     pub size: EngineSize,
+    /// Places in each queue that clients of one identity have at most: a certificate's name, or the token [default: half of its server's --clients]
+    #[arg(long, value_name = "N")]
+    pub lanes: Option<NonZeroUsize>,
     /// How long to look for requests before sleeping, where they come soon
     #[arg(long, value_name = "TIME", default_value = "50us")]
     pub spin: humantime::Duration,

@@ -21,6 +21,8 @@ pub(super) fn run(args: &OrderedBenchArgs) -> Outcome {
         commits: has(OrderedPart::Commits),
         workloads: has(OrderedPart::Workloads),
         off_host: has(OrderedPart::OffHost),
+        off_host_workloads: has(OrderedPart::OffHostWorkloads),
+        one_thread: has(OrderedPart::OneThread),
         shared: has(OrderedPart::Shared),
         durable: has(OrderedPart::Durable),
         rocks: has(OrderedPart::Rocksdb),
