@@ -33,6 +33,8 @@ pub enum Property {
     OwnedAgain,
     /// A draining server was not emptied.
     Drained,
+    /// A server has not looked at something that had changed.
+    Overlooked,
     /// Something panicked.
     Panic,
 }
@@ -52,6 +54,7 @@ impl fmt::Display for Property {
             Property::Redirected => "redirected",
             Property::OwnedAgain => "owned again",
             Property::Drained => "drained",
+            Property::Overlooked => "overlooked",
             Property::Panic => "panic",
         })
     }

@@ -21,6 +21,9 @@ use trefoil_sharder::{Assignment, KeyPoint, ServerId, Slice};
 /// The keys' names; static, since nothing is copied more often.
 const NAMES: &[u8] = b"0123456789abcdef";
 
+/// One event in so many is followed by a look at all that a server has worked out.
+const OVERLOOKED_EVERY: u64 = 16;
+
 /// Receives a line for every step.
 pub(crate) type Trace<'a> = Option<&'a mut dyn FnMut(&str)>;
 
@@ -375,6 +378,13 @@ impl World<'_> {
                 Effect::Drained => self.drained(at),
                 Effect::Replaced => self.replaced(at, &losses)?,
             }
+        }
+        // It looks at everything, which is slow.
+        if self.stats.events.is_multiple_of(OVERLOOKED_EVERY)
+            && let Some(what) = self.servers[at].core.overlooked()
+        {
+            let message = format!("{}: {what}", self.servers[at].id);
+            return Err((Property::Overlooked, message));
         }
         self.stats.losses += losses.len() as u64;
         self.check_gained(at, &gained, &losses)?;

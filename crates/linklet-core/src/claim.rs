@@ -7,11 +7,11 @@ use crate::effect::Effect;
 use crate::loss::{Extent, LossReason};
 use crate::message::{Chunk, ChunkKind, Claim, ClaimAnswer, Message};
 use crate::mutants::{self, Mutant};
-use crate::ranges::{RangeMap, RangeSet, common, in_order, joined, overlapping};
+use crate::ranges::{RangeMap, RangeSet, common, differing, in_order, joined, overlapping};
 use crate::values::{NotStored, Values};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use trefoil_sharder::{Assignment, AssignmentVersion, KeyPoint, ServerId, Slice};
+use trefoil_sharder::{AssignedSlice, Assignment, AssignmentVersion, KeyPoint, ServerId, Slice};
 
 /// What this server has claimed by its present assignment.
 #[derive(Debug)]
@@ -47,6 +47,22 @@ impl MyClaim {
 }
 
 impl Core {
+    /// Whether what was claimed by the map before stands under this one: the same points
+    /// are this server's, no map came between the two, and nobody who was asked has died.
+    /// Then nobody else can have claimed any of it, and who has joined since has nothing of
+    /// it: to claim it anew would tell nobody anything, and would cost everybody a look at
+    /// all of its ranges.
+    pub(crate) fn claim_stays(&self, before: Option<&Assignment>) -> bool {
+        let (Some(before), Some(map)) = (before, self.map.current()) else {
+            return false;
+        };
+        let mut asked = self.claim.iter().flat_map(|claim| &claim.asked);
+        let mine = |assigned: &AssignedSlice| assigned.servers.first() == Some(&self.me);
+        before.version().next() == map.version()
+            && asked.all(|server| self.alive.contains(server))
+            && differing(before.slices(), map.slices(), mine).is_empty()
+    }
+
     /// What this server is to have by its assignment, and has not, is claimed
     /// from everybody: who had it before need not be who the former map says.
     pub(crate) fn claim_anew(&mut self, now: Duration, before: Option<&Assignment>) {
@@ -109,6 +125,7 @@ impl Core {
             pulled: BTreeSet::new(),
             recovering: RangeMap::default(),
         });
+        self.conclude_stale = RangeSet::of([Slice::ALL]);
         let claim = Claim {
             id: self.claim_ids,
             version,
@@ -165,6 +182,7 @@ impl Core {
             }
         }
         claim.answers.insert(from, kept);
+        self.conclude_stale = RangeSet::of([Slice::ALL]);
         if !points.is_empty() {
             let claim = answer.claim;
             self.say(now, from, Message::Pull { claim, points });
@@ -185,6 +203,7 @@ impl Core {
         };
         if let Some(answer) = mine.answers.get_mut(&from) {
             for &slice in ranges {
+                self.conclude_stale.add(slice);
                 answer.busy.remove(slice);
                 answer.held.remove(slice);
                 // What it was to recover: it has no copy of it after all.
@@ -206,6 +225,7 @@ impl Core {
     pub(crate) fn forget_source(&mut self, server: ServerId) {
         if let Some(claim) = &mut self.claim {
             claim.answers.remove(&server);
+            self.conclude_stale = RangeSet::of([Slice::ALL]);
             let from_it = claim.recovering.iter().filter(|&(_, from)| *from == server);
             for slice in from_it.map(|(slice, _)| slice).collect::<Vec<_>>() {
                 claim.recovering.remove(slice);
@@ -232,11 +252,19 @@ impl Core {
         if !everybody && !mutants::is(Mutant::NotEverybodyAsked) {
             return;
         }
-        let mut open = RangeSet::of(self.wanted.slices());
-        for answer in claim.answers.values() {
-            open.remove_all(answer.busy.iter().map(|(slice, ())| slice));
+        // Only where something has come to its end since: of ranges there may be
+        // thousands, and each chunk that somebody else gets ends one.
+        let mut open = RangeSet::default();
+        for (stale, ()) in std::mem::take(&mut self.conclude_stale).iter() {
+            let wanted: Vec<Slice> = self.wanted.common(stale).collect();
+            for &slice in &wanted {
+                open.add(slice);
+                for answer in claim.answers.values() {
+                    open.remove_all(answer.busy.common(slice));
+                }
+                open.remove_all(claim.recovering.within(slice).map(|(slice, _)| slice));
+            }
         }
-        open.remove_all(claim.recovering.iter().map(|(slice, _)| slice));
         if open.is_empty() {
             return;
         }
@@ -362,11 +390,11 @@ impl Core {
             self.resolve_transit(slice);
             self.clean(slice);
             self.stale.range(slice);
+            self.follow_stale.range(slice);
         }
         if self.wanted.is_empty() {
             self.claim = None;
         }
-        self.follow_stale = true;
         self.tell(Effect::Gained(joined(ranges.iter().copied())));
         self.wake(ranges);
     }

@@ -61,8 +61,8 @@ impl Core {
                     }
                     self.clean(slice);
                     self.raise_floor(slice, token);
+                    self.stale.range(slice);
                 }
-                self.stale.all();
             }
             CopyOrder::Apply {
                 point,
@@ -171,6 +171,7 @@ impl Core {
             values.forget(slice);
             self.copies.insert(slice, state);
             self.raise_floor(slice, state.token);
+            self.stale.range(slice);
         }
         for entry in entries {
             let point = entry.point;
@@ -183,7 +184,6 @@ impl Core {
                 failed.push(point);
             }
         }
-        self.stale.all();
         failed
     }
 

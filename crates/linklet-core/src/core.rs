@@ -9,7 +9,7 @@ use crate::give::Transit;
 use crate::link::Link;
 use crate::loss::{Extent, Loss, LossReason};
 use crate::message::{Claim, Frame, Message};
-use crate::ranges::{RangeMap, RangeSet};
+use crate::ranges::{RangeMap, RangeSet, differing};
 use crate::recover::Recovery;
 use crate::settle::Proposals;
 use crate::table::{SEGMENTS, Segment, Stale, Status, Table, points_of};
@@ -19,7 +19,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 use trefoil_sharder::{
-    Assignment, AssignmentVersion, KeyPoint, KnownAssignment, Learned, ServerId, Slice,
+    AssignedSlice, Assignment, AssignmentVersion, KeyPoint, KnownAssignment, Learned, ServerId,
+    Slice,
 };
 
 /// Keys remembered that were committed without a lease; beyond it their
@@ -63,6 +64,8 @@ pub struct Core {
     pub(crate) leaving: RangeMap<ServerId>,
     /// Sent, and not confirmed yet; neither owned nor forgotten.
     pub(crate) transit: BTreeMap<u64, Transit>,
+    /// Of each point that is in transit, the chunk.
+    pub(crate) transit_at: RangeMap<u64>,
     pub(crate) chunks: u64,
     /// When the next chunk that nobody waits for may be sent.
     pub(crate) give_at: Duration,
@@ -77,6 +80,8 @@ pub struct Core {
     /// Assigned to this server, and not here yet.
     pub(crate) wanted: RangeSet,
     pub(crate) claim: Option<MyClaim>,
+    /// Wanted, and to be looked at: nobody may have it any more.
+    pub(crate) conclude_stale: RangeSet,
     pub(crate) claim_ids: u64,
     /// The newest assignment that anybody has claimed by, and who was alive by
     /// it.
@@ -97,7 +102,10 @@ pub struct Core {
 
     /// Who has, or may have, copies of what is owned here.
     pub(crate) followers: BTreeMap<ServerId, Follower>,
-    pub(crate) follow_stale: bool,
+    /// Where copies may not be what they should be.
+    pub(crate) follow_stale: Stale,
+    /// Where copies are to be sent once the window to a server is open again.
+    pub(crate) fill_waiting: BTreeMap<ServerId, Stale>,
     /// Committed, and not sent to the copies yet.
     pub(crate) touched: BTreeSet<(KeyPoint, Bytes)>,
     pub(crate) proposals: Proposals,
@@ -113,6 +121,7 @@ pub struct Core {
     losses: Vec<Loss>,
     table: Arc<Table>,
     pub(crate) stale: Stale,
+    pub(crate) segments_looked_at: u64,
 }
 
 impl Core {
@@ -141,6 +150,7 @@ impl Core {
             owned: RangeMap::default(),
             leaving: RangeMap::default(),
             transit: BTreeMap::new(),
+            transit_at: RangeMap::default(),
             chunks: 0,
             give_at: Duration::ZERO,
             ran_at: Duration::ZERO,
@@ -149,6 +159,7 @@ impl Core {
             recoveries: BTreeMap::new(),
             wanted: RangeSet::default(),
             claim: None,
+            conclude_stale: RangeSet::default(),
             claim_ids: 0,
             roll: None,
             fence: RangeMap::default(),
@@ -158,7 +169,8 @@ impl Core {
             copy_floor: RangeMap::default(),
             dirty: BTreeMap::new(),
             followers: BTreeMap::new(),
-            follow_stale: false,
+            follow_stale: Stale::default(),
+            fill_waiting: BTreeMap::new(),
             touched: BTreeSet::new(),
             proposals: Proposals::default(),
             settled_stale: false,
@@ -170,6 +182,7 @@ impl Core {
             losses: Vec::new(),
             table: Arc::new(Table::nothing()),
             stale: Stale::default(),
+            segments_looked_at: 0,
         })
     }
 
@@ -263,11 +276,7 @@ impl Core {
             }
         }
         if learned == Learned::Adopted {
-            self.redirect_claims();
-            self.try_refused_again();
-            self.claim_anew(now, before.as_ref());
-            self.follow_stale = true;
-            self.stale.all();
+            self.adopt(now, before.as_ref());
         }
         if self.learn.is_some_and(|(wanted, _)| wanted <= version) {
             self.learn = None;
@@ -277,6 +286,38 @@ impl Core {
         self.conclude(now, values);
         self.run(now, values);
         learned
+    }
+
+    /// Goes by a new map, and looks only at what it changes: amid a move there are tens
+    /// of thousands of ranges, and a map may come twice a second.
+    fn adopt(&mut self, now: Duration, before: Option<&Assignment>) {
+        let Some(map) = self.map.current().cloned() else {
+            return;
+        };
+        let all = [Slice::ALL];
+        let changed = |look: &dyn Fn(&AssignedSlice) -> Vec<ServerId>| match before {
+            Some(before) => differing(before.slices(), map.slices(), look),
+            None => all.to_vec(),
+        };
+        let first = changed(&|assigned| assigned.servers.iter().take(1).copied().collect());
+        // A claim by a map that was not known here was not judged by it.
+        let unknown = |claim: &Claim| before.is_none_or(|before| claim.version > before.version());
+        match self.claims.values().any(unknown) {
+            true => self.redirect_claims(&all),
+            false => self.redirect_claims(&first),
+        }
+        self.try_refused_again();
+        if !self.claim_stays(before) {
+            self.claim_anew(now, before);
+        }
+        let servers = changed(&|assigned| assigned.servers.clone());
+        for &slice in &servers {
+            self.follow_stale.range(slice);
+            if self.config.replication == crate::Replication::Eventual {
+                self.stale.range(slice);
+            }
+        }
+        self.stale.touch();
     }
 
     /// The coordination has renewed this server's lease until then on its own
@@ -477,6 +518,7 @@ impl Core {
             .config
             .needs_lease()
             .then_some(self.lease_until.unwrap_or_default());
+        self.segments_looked_at += stale.segments().count() as u64;
         let segments = stale.segments().map(|index| (index, self.segment(index)));
         let table = self.table.with(segments, until, self.map.version());
         if !self.table.is(&table) {
@@ -485,14 +527,34 @@ impl Core {
         }
     }
 
-    /// Whether the table is what it would be if all of it were made anew: for tests.
+    /// What is not as it would be if all of it were worked out anew, and not only where
+    /// something has changed: for tests.
     #[doc(hidden)]
-    pub fn is_table_whole(&self) -> bool {
+    pub fn overlooked(&self) -> Option<&'static str> {
         let all = (0..SEGMENTS).map(|index| (index, self.segment(index)));
         let whole = self
             .table
             .with(all, self.table.serve_until(), self.table.version());
-        self.replaced || self.table.is(&whole)
+        let rules = [
+            (self.table.is(&whole), "a part of the table is old"),
+            (
+                self.leaving == self.to_leave(Slice::ALL),
+                "who is to have what was claimed",
+            ),
+            (
+                self.are_copies_whole(),
+                "copies that are to be made or dropped",
+            ),
+        ];
+        let broken = rules.iter().find(|(holds, _)| !holds && !self.replaced);
+        broken.map(|(_, what)| *what)
+    }
+
+    /// 256ths of the key space that were looked at so far, for the table and for copies:
+    /// for tests.
+    #[doc(hidden)]
+    pub fn segments_looked_at(&self) -> u64 {
+        self.segments_looked_at
     }
 
     /// What is served of a segment of the key space.
@@ -571,6 +633,7 @@ impl Core {
         self.copies = RangeMap::default();
         self.wanted = RangeSet::default();
         self.transit.clear();
+        self.transit_at = RangeMap::default();
         self.table = Arc::new(Table::nothing());
         values.publish(Arc::clone(&self.table));
         self.give_up_proposals();
@@ -590,6 +653,7 @@ impl Core {
     fn bury(&mut self, now: Duration, server: ServerId, values: &mut dyn Values) {
         self.gone.insert(server);
         self.links.remove(&server);
+        self.fill_waiting.remove(&server);
         self.heard.remove(&server);
         self.lived.remove(&server);
         self.answered.remove(&server);

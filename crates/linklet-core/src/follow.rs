@@ -12,12 +12,13 @@ use crate::core::Core;
 use crate::effect::Effect;
 use crate::message::{CopyOrder, Message, Operation};
 use crate::mutants::{self, Mutant};
-use crate::ranges::RangeSet;
+use crate::ranges::{RangeSet, overlapping};
+use crate::table::points_of;
 use crate::values::{Limit, Values};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
-use trefoil_sharder::{AssignmentVersion, KeyPoint, ServerId, Slice};
+use trefoil_sharder::{Assignment, AssignmentVersion, KeyPoint, ServerId, Slice};
 
 /// What could not be stored is sent again after so many times the time after
 /// which messages are.
@@ -139,9 +140,7 @@ impl Follower {
         let mut kept = RangeSet::default();
         for (slice, ()) in self.failed.iter() {
             self.held.common(slice).for_each(|part| kept.add(part));
-        }
-        for (slice, ()) in self.excluding.iter() {
-            kept.remove(slice);
+            kept.remove_all(self.excluding.common(slice));
         }
         kept
     }
@@ -193,7 +192,7 @@ impl Core {
         let follower = self.followers.entry(server).or_default();
         follower.held.add(slice);
         follower.attach.add(slice);
-        self.follow_stale = true;
+        self.follow_stale.range(slice);
         self.stale.range(slice);
     }
 
@@ -205,7 +204,7 @@ impl Core {
     pub(crate) fn forget_follower(&mut self, server: ServerId) {
         if self.followers.remove(&server).is_some() {
             self.proposals.forget_server(server);
-            self.follow_stale = true;
+            self.follow_stale.all();
             self.stale.all();
         }
     }
@@ -239,23 +238,27 @@ impl Core {
         self.say(now, server, Message::Copy { id, token, order });
     }
 
-    /// What each server is to have copies of: by the assignment, of what is
-    /// owned here and stays here.
-    fn desired(&self) -> BTreeMap<ServerId, RangeSet> {
+    /// The slices of the map that are this server's, in these ranges.
+    fn mine<'a>(&'a self, scope: &'a [Slice]) -> impl Iterator<Item = (Slice, &'a [ServerId])> {
+        let map = self.map.current().map_or(&[][..], Assignment::slices);
+        let parts = scope.iter().flat_map(move |&within| {
+            let assigned = overlapping(map, within).iter();
+            assigned.filter_map(move |a| Some((a.slice.intersection(within)?, &a.servers[..])))
+        });
+        parts.filter(|(_, servers)| servers.first() == Some(&self.me))
+    }
+
+    /// What each server is to have copies of, in these ranges: by the assignment, of what
+    /// is owned here and stays here.
+    fn desired(&self, scope: &[Slice]) -> BTreeMap<ServerId, RangeSet> {
         let mut desired: BTreeMap<ServerId, RangeSet> = BTreeMap::new();
-        let Some(map) = self.map.current() else {
-            return desired;
-        };
-        for assigned in map.slices() {
-            if assigned.servers.first() != Some(&self.me) {
-                continue;
-            }
-            for &server in &assigned.servers[1..] {
+        for (part, servers) in self.mine(scope) {
+            for &server in &servers[1..] {
                 if !self.alive.contains(&server) {
                     continue;
                 }
                 let set = desired.entry(server).or_default();
-                for (slice, _) in self.owned.within(assigned.slice) {
+                for (slice, _) in self.owned.within(part) {
                     set.add(slice);
                     for (leaving, _) in self.leaving.within(slice) {
                         set.remove(leaving);
@@ -266,7 +269,9 @@ impl Core {
         desired
     }
 
-    /// Brings the copies to what they should be, as far as the window allows.
+    /// Brings the copies to what they should be, as far as the window allows: where
+    /// something has changed, and where the window was not open before. Everything here
+    /// concerns each point by itself.
     pub(crate) fn follow(&mut self, now: Duration, values: &mut dyn Values) {
         if self.config.replication == Replication::None {
             return;
@@ -277,12 +282,27 @@ impl Core {
             if follower.retry_at.is_some_and(|at| now >= at) {
                 follower.retry_at = Some(now + RETRY_AFTER * self.config.resend_after);
                 again.insert(server);
+                for (slice, ()) in follower.failed.iter() {
+                    self.follow_stale.range(slice);
+                }
             }
         }
-        self.follow_stale |= !again.is_empty();
-        if !std::mem::take(&mut self.follow_stale) {
-            return;
+        let stale = std::mem::take(&mut self.follow_stale);
+        self.segments_looked_at += stale.segments().count() as u64;
+        let scope = stale.slices();
+        if !scope.is_empty() {
+            self.follow_within(now, values, &scope, &again);
         }
+        self.fill_waiting(now, values);
+    }
+
+    fn follow_within(
+        &mut self,
+        now: Duration,
+        values: &mut dyn Values,
+        scope: &[Slice],
+        again: &BTreeSet<ServerId>,
+    ) {
         let attach: Vec<ServerId> = self
             .followers
             .iter()
@@ -292,16 +312,39 @@ impl Core {
         for server in attach {
             self.attach_server(now, server);
         }
-        let desired = self.desired();
-        self.release_failed(&desired);
+        let desired = self.desired(scope);
+        self.release_failed(scope, &desired);
         self.take_back_failed(now, values);
-        for &server in &again {
+        for &server in again {
             self.tell_failed(now, server);
         }
         for (&server, ranges) in &desired {
             self.fill_server(now, values, server, ranges, again.contains(&server));
         }
-        self.exclude(now, &desired);
+        let extra = self.extra(scope, &desired);
+        for (server, extra) in extra {
+            self.drop_copies(now, server, &extra);
+        }
+    }
+
+    /// Sends the copies that the windows held back, one segment after the other.
+    fn fill_waiting(&mut self, now: Duration, values: &mut dyn Values) {
+        let servers: Vec<ServerId> = self.fill_waiting.keys().copied().collect();
+        for server in servers {
+            while self.is_open(server)
+                && let Some(waiting) = self.fill_waiting.get_mut(&server)
+            {
+                let Some(segment) = waiting.pop() else {
+                    self.fill_waiting.remove(&server);
+                    break;
+                };
+                self.segments_looked_at += 1;
+                let desired = self.desired(&[points_of(segment)]);
+                if let Some(ranges) = desired.get(&server) {
+                    self.fill_server(now, values, server, ranges, false);
+                }
+            }
+        }
     }
 
     /// Cuts ranges by the tokens that they are owned with.
@@ -348,6 +391,47 @@ impl Core {
         }
     }
 
+    /// The parts of what a server is to have that were not sent; `again`: also those that
+    /// it could not store.
+    fn missing(&self, server: ServerId, desired: &RangeSet, again: bool) -> Vec<Slice> {
+        let mut missing = Vec::new();
+        for (slice, ()) in desired.iter() {
+            match self.followers.get(&server) {
+                Some(follower) => {
+                    for gap in follower.held.gaps(slice) {
+                        let mut skipped = RangeSet::of(follower.refused.common(gap));
+                        if !again {
+                            follower.failed.common(gap).for_each(|s| skipped.add(s));
+                        }
+                        missing.extend(skipped.gaps(gap));
+                    }
+                }
+                None => missing.push(slice),
+            }
+        }
+        missing
+    }
+
+    /// Whether nothing is to be sent or dropped but what is known to be, or waits for a
+    /// window.
+    pub(crate) fn are_copies_whole(&self) -> bool {
+        let desired = self.desired(&[Slice::ALL]);
+        let sent = desired.iter().all(|(server, ranges)| {
+            let waits = |slice| {
+                let waiting = self.fill_waiting.get(server);
+                waiting.is_some_and(|waiting| waiting.covers(slice))
+            };
+            let mut missing = self.missing(*server, ranges, false).into_iter();
+            missing.all(|slice| self.follow_stale.covers(slice) || waits(slice))
+        });
+        let extra = self.extra(&[Slice::ALL], &desired);
+        let dropped = extra
+            .iter()
+            .flat_map(|(_, ranges)| ranges.iter())
+            .all(|(slice, ())| self.follow_stale.covers(slice));
+        self.config.replication == Replication::None || (sent && dropped)
+    }
+
     /// Sends copies of what is missing there; `again`: also of what could not be
     /// stored before.
     fn fill_server(
@@ -358,21 +442,7 @@ impl Core {
         desired: &RangeSet,
         again: bool,
     ) {
-        let mut missing = Vec::new();
-        for (slice, ()) in desired.iter() {
-            match self.followers.get(&server) {
-                Some(follower) => {
-                    let mut skipped = follower.refused.clone();
-                    if !again {
-                        follower.failed.common(slice).for_each(|s| skipped.add(s));
-                    }
-                    for gap in follower.held.gaps(slice) {
-                        missing.extend(skipped.gaps(gap));
-                    }
-                }
-                None => missing.push(slice),
-            }
-        }
+        let missing = self.missing(server, desired, again);
         // Commits under way wait for everybody who is to have a copy by now, so they
         // wait for no window.
         let under_way = missing
@@ -386,14 +456,17 @@ impl Core {
                 self.fill_part(now, values, server, point, token);
             }
         }
-        for (token, ranges) in self.by_token(&rest) {
-            for slice in ranges {
-                if !self.fill_slice(now, values, server, slice, token) {
-                    // The rest once the window is open again.
-                    self.follow_stale = true;
-                    return;
-                }
+        let groups = self.by_token(&rest).into_iter();
+        let parts = groups.flat_map(|(token, ranges)| ranges.into_iter().map(move |r| (r, token)));
+        let mut parts = parts.peekable();
+        while let Some(&(slice, token)) = parts.peek() {
+            if !self.fill_slice(now, values, server, slice, token) {
+                // The rest once the window is open again.
+                let waiting = self.fill_waiting.entry(server).or_default();
+                parts.for_each(|(slice, _)| waiting.range(slice));
+                return;
             }
+            parts.next();
         }
     }
 
@@ -476,7 +549,7 @@ impl Core {
         if follower.failed.is_empty() {
             follower.retry_at = None;
         }
-        self.stale.all();
+        self.stale.range(part);
         let order = CopyOrder::Fill {
             ranges: vec![part],
             entries: scan.entries,
@@ -516,28 +589,30 @@ impl Core {
         }
     }
 
-    /// Copies that are not to be there any more are dropped once those that
-    /// are to be there are complete.
-    fn exclude(&mut self, now: Duration, desired: &BTreeMap<ServerId, RangeSet>) {
-        let Some(map) = self.map.current() else {
-            return;
-        };
+    /// Copies that are not to be there any more, in these ranges: they are dropped once
+    /// those that are to be there are complete.
+    fn extra(
+        &self,
+        scope: &[Slice],
+        desired: &BTreeMap<ServerId, RangeSet>,
+    ) -> Vec<(ServerId, RangeSet)> {
         let mut orders: Vec<(ServerId, RangeSet)> = Vec::new();
         for (&server, follower) in &self.followers {
             let mut extra = RangeSet::default();
-            for assigned in map.slices() {
-                if assigned.servers.first() != Some(&self.me) {
-                    continue;
-                }
-                for slice in follower.held.common(assigned.slice) {
+            for (part, _) in self.mine(scope) {
+                for slice in follower.held.common(part) {
                     extra.add(slice);
                 }
             }
+            if extra.is_empty() {
+                continue;
+            }
             let wanted = desired.get(&server).into_iter().flat_map(RangeSet::iter);
-            let under_way = follower.excluding.iter().chain(follower.attach.iter());
-            let stays = wanted.chain(under_way).chain(self.leaving_set());
-            for (slice, ()) in stays {
-                extra.remove(slice);
+            extra.remove_all(wanted.map(|(slice, ())| slice));
+            for &within in scope {
+                extra.remove_all(follower.excluding.common(within));
+                extra.remove_all(follower.attach.common(within));
+                extra.remove_all(self.leaving.within(within).map(|(slice, _)| slice));
             }
             if !mutants::is(Mutant::ExcludedEarly) {
                 for (other, ranges) in desired.iter().filter(|(other, _)| **other != server) {
@@ -556,9 +631,7 @@ impl Core {
                 orders.push((server, extra));
             }
         }
-        for (server, extra) in orders {
-            self.drop_copies(now, server, &extra);
-        }
+        orders
     }
 
     fn drop_copies(&mut self, now: Duration, server: ServerId, copies: &RangeSet) {
@@ -574,10 +647,6 @@ impl Core {
             let order = CopyOrder::Exclude { ranges };
             self.order(now, server, token, order, Order::Exclude(set));
         }
-    }
-
-    fn leaving_set(&self) -> impl Iterator<Item = (Slice, &())> {
-        self.leaving.iter().map(|(slice, _)| (slice, &()))
     }
 
     /// Eventual: tells the copies of what was committed, newest values only, as
@@ -668,10 +737,14 @@ impl Core {
                     for (slice, ()) in ranges.iter() {
                         follower.synced.add(slice);
                         follower.stored(slice);
+                        self.follow_stale.range(slice);
                     }
-                    self.follow_stale = true;
                 }
                 Order::Exclude(mut ranges) => {
+                    for (slice, ()) in ranges.iter() {
+                        self.follow_stale.range(slice);
+                        self.stale.range(slice);
+                    }
                     // What it was sent since, it gets after having dropped this.
                     for refilled in follower.filled_within(&ranges) {
                         ranges.remove(refilled);
@@ -687,8 +760,6 @@ impl Core {
                         follower.excluding.remove(slice);
                         follower.stored(slice);
                     }
-                    self.follow_stale = true;
-                    self.stale.all();
                 }
                 Order::Apply {
                     point,
@@ -745,6 +816,8 @@ impl Core {
         let (mut dropped, mut refused) = (None, None);
         for &point in points {
             let slice = Slice::of_point(point);
+            self.follow_stale.range(slice);
+            self.stale.range(slice);
             match &mut follower.orders[at].1 {
                 Order::Fill(set) if set.has(point) => set.remove(slice),
                 Order::Apply {
@@ -790,8 +863,6 @@ impl Core {
             // It confirms nothing.
             follower.orders.remove(at);
         }
-        self.follow_stale = true;
-        self.stale.all();
         if let Some(number) = dropped {
             self.proposals.confirm(number, from, false);
         }
@@ -809,10 +880,13 @@ impl Core {
 
     /// What could not be stored, and is not to be there (any more), is waited for
     /// no longer once there is no copy that could differ.
-    fn release_failed(&mut self, desired: &BTreeMap<ServerId, RangeSet>) {
+    fn release_failed(&mut self, scope: &[Slice], desired: &BTreeMap<ServerId, RangeSet>) {
         let mut released = Vec::new();
         for (&server, follower) in &mut self.followers {
-            for slice in follower.failed.slices() {
+            let failed = scope
+                .iter()
+                .flat_map(|&within| follower.failed.common(within));
+            for slice in failed.collect::<Vec<_>>() {
                 let parts = match desired.get(&server) {
                     Some(desired) => desired.gaps(slice),
                     None => vec![slice],
@@ -873,6 +947,7 @@ impl Core {
             let slice = Slice::of_point(point);
             for follower in self.followers.values_mut() {
                 if follower.kept_as_it_was().has(point) {
+                    self.follow_stale.range(slice);
                     follower.expect_again(slice);
                     follower.stored(slice);
                 }
@@ -907,6 +982,7 @@ impl Core {
                             follower.held.remove(slice);
                             follower.refused.add(slice);
                             self.stale.range(slice);
+                            self.follow_stale.range(slice);
                         }
                     }
                 }
@@ -917,6 +993,7 @@ impl Core {
                 }
                 Order::Attach(_) => {
                     for &slice in ranges {
+                        self.follow_stale.range(slice);
                         follower.synced.remove(slice);
                     }
                 }
@@ -932,7 +1009,9 @@ impl Core {
     /// By a newer map, what was refused may be right.
     pub(crate) fn try_refused_again(&mut self) {
         for follower in self.followers.values_mut() {
-            follower.refused = RangeSet::default();
+            for (slice, ()) in std::mem::take(&mut follower.refused).iter() {
+                self.follow_stale.range(slice);
+            }
         }
     }
 
@@ -954,6 +1033,7 @@ impl Core {
         };
         for (slice, ()) in ranges.clone().iter() {
             follower.synced.add(slice);
+            self.follow_stale.range(slice);
             for &gap in missing {
                 if let Some(gap) = gap.intersection(slice) {
                     follower.held.remove(gap);
@@ -962,7 +1042,6 @@ impl Core {
                 }
             }
         }
-        self.follow_stale = true;
         // The owner's value is the one that counts, whatever the former owner
         // was about to commit.
         for (point, key) in unsettled {
@@ -1045,7 +1124,7 @@ impl Core {
     /// Who is known to have complete copies of everything that is owned here
     /// and assigned to him: for tests and status pages.
     pub fn synced(&self) -> BTreeSet<ServerId> {
-        let desired = self.desired();
+        let desired = self.desired(&[Slice::ALL]);
         let complete = |server: &ServerId, ranges: &RangeSet| {
             let follower = self.followers.get(server);
             follower.is_some_and(|f| {

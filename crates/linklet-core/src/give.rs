@@ -13,7 +13,7 @@ use crate::core::Core;
 use crate::effect::Effect;
 use crate::message::{Chunk, ChunkKind, Claim, ClaimAnswer, Entry, Message};
 use crate::mutants::{self, Mutant};
-use crate::ranges::{RangeMap, RangeSet, common, in_order, joined, overlapping};
+use crate::ranges::{RangeMap, RangeSet, common, in_order, joined, overlapping, parts_within};
 use crate::values::{Limit, Values};
 use bytes::Bytes;
 use std::collections::BTreeSet;
@@ -73,12 +73,6 @@ impl Part {
     }
 }
 
-impl Transit {
-    pub(crate) fn has(&self, point: KeyPoint) -> bool {
-        self.owned.has(point)
-    }
-}
-
 impl Core {
     pub(crate) fn hear_claim(&mut self, now: Duration, from: ServerId, mut claim: Claim) {
         if !in_order(&claim.ranges) {
@@ -128,16 +122,10 @@ impl Core {
             ..ClaimAnswer::default()
         };
         let mut in_transit = RangeSet::default();
-        // Of each range there may be thousands, and of chunks hundreds.
-        let all_in_transit = RangeSet::of(
-            self.transit
-                .values()
-                .flat_map(|transit| transit.owned.iter().map(|(slice, _)| slice)),
-        );
         for &slice in &ranges {
             let held = self.owned.within(slice).map(|(slice, _)| slice);
             answer.held.extend(joined(held));
-            for slice in all_in_transit.common(slice) {
+            for (slice, _) in self.transit_at.within(slice) {
                 in_transit.add(slice);
             }
             for (slice, copy) in self.copies.within(slice) {
@@ -147,12 +135,17 @@ impl Core {
         answer.in_transit = in_transit.slices();
         self.call_roll(version, &claim.alive);
         claim.ranges = ranges;
-        self.claims.insert(from, claim);
+        let mut looked_at = claim.ranges.clone();
+        if let Some(before) = self.claims.insert(from, claim) {
+            looked_at.extend(before.ranges);
+            looked_at.sort_unstable();
+            looked_at = RangeSet::of(looked_at).slices();
+        }
         self.urgent.remove(&from);
         // What a former claim of it asked for it does not expect any more.
         self.recoveries.remove(&from);
         self.say(now, from, Message::ClaimAnswer(answer));
-        self.redirect_claims();
+        self.redirect_claims(&looked_at);
     }
 
     /// Notes who is alive by an assignment.
@@ -173,22 +166,43 @@ impl Core {
         fences.map(|(_, &fence)| fence).max()
     }
 
-    /// Works out anew which parts of what is owned go to whom: to who has
-    /// claimed it by the newest assignment, unless this server knows of a
-    /// newer one that says otherwise.
-    pub(crate) fn redirect_claims(&mut self) {
+    /// Works out anew which parts of what is owned go to whom, in these ranges: disjoint,
+    /// ascending.
+    pub(crate) fn redirect_claims(&mut self, ranges: &[Slice]) {
+        for &within in ranges {
+            let leaving = self.to_leave(within);
+            let changed = [
+                self.leaving.unlike(&leaving, within),
+                leaving.unlike(&self.leaving, within),
+            ];
+            for slice in changed.iter().flatten() {
+                self.stale.range(*slice);
+                self.follow_stale.range(*slice);
+            }
+            if !changed.iter().all(Vec::is_empty) {
+                self.leaving.remove(within);
+                for (slice, &to) in leaving.iter() {
+                    self.leaving.insert(slice, to);
+                }
+            }
+        }
+    }
+
+    /// What is owned in a range goes to who has claimed it by the newest assignment,
+    /// unless this server knows of a newer one that says otherwise.
+    pub(crate) fn to_leave(&self, within: Slice) -> RangeMap<ServerId> {
         let mut leaving: RangeMap<ServerId> = RangeMap::default();
         let mut claims: Vec<(&ServerId, &Claim)> = self.claims.iter().collect();
         claims.sort_by_key(|(_, claim)| claim.version);
         for (&to, claim) in claims {
-            for &slice in &claim.ranges {
+            for slice in parts_within(&claim.ranges, within) {
                 for (slice, _) in self.owned.within(slice) {
                     leaving.insert(slice, to);
                 }
             }
         }
         if let Some(map) = self.map.current().filter(|_| !leaving.is_empty()) {
-            for assigned in map.slices() {
+            for assigned in overlapping(map.slices(), within) {
                 let stays: Vec<Slice> = leaving
                     .within(assigned.slice)
                     .filter(|&(_, to)| {
@@ -203,11 +217,7 @@ impl Core {
                 }
             }
         }
-        if leaving != self.leaving {
-            self.leaving = leaving;
-            self.stale.all();
-            self.follow_stale = true;
-        }
+        leaving
     }
 
     pub(crate) fn hear_pull(&mut self, from: ServerId, claim: u64, points: Vec<KeyPoint>) {
@@ -232,11 +242,7 @@ impl Core {
                 self.urgent.insert(to, rest);
             }
             while now >= self.give_at && self.is_open(to) {
-                let here = self.leaving.iter().filter(|&(_, at)| *at == to);
-                let free = here.flat_map(|(slice, _)| self.proposals.apart(slice).0);
-                // Each has a point at least: no chunk gets further.
-                let slices: Vec<Slice> = free.take(self.config.chunk_entries).collect();
-                if slices.is_empty() || !self.give_next(now, values, to, slices) {
+                if !self.give_next(now, values, to) {
                     break;
                 }
             }
@@ -283,17 +289,12 @@ impl Core {
         blocked
     }
 
-    /// Sends one chunk of the beginning of these ranges, in which no commit is under way;
+    /// Sends one chunk of the beginning of what goes there and has no commit under way;
     /// `false` if it is empty.
-    fn give_next(
-        &mut self,
-        now: Duration,
-        values: &mut dyn Values,
-        to: ServerId,
-        ranges: Vec<Slice>,
-    ) -> bool {
+    fn give_next(&mut self, now: Duration, values: &mut dyn Values, to: ServerId) -> bool {
         let mut part = Part::default();
-        for slice in ranges {
+        let here = self.leaving.iter().filter(|&(_, at)| *at == to);
+        for slice in here.flat_map(|(slice, _)| self.proposals.apart(slice).0) {
             let limit = Limit {
                 bytes: self.config.chunk_bytes.saturating_sub(part.bytes),
                 entries: self.config.chunk_entries.saturating_sub(part.entries.len()),
@@ -370,7 +371,9 @@ impl Core {
         for &slice in &ranges {
             self.owned.remove(slice);
             self.leaving.remove(slice);
+            self.transit_at.insert(slice, self.chunks + 1);
             self.stale.range(slice);
+            self.follow_stale.range(slice);
             if mutants::is(Mutant::ForgottenWhenSent) {
                 values.forget(slice);
             }
@@ -383,7 +386,6 @@ impl Core {
             unsettled: unsettled.clone(),
         };
         self.transit.insert(self.chunks, transit);
-        self.follow_stale = true;
         let chunk = Chunk {
             id: self.chunks,
             kind: ChunkKind::Authority,
@@ -426,6 +428,8 @@ impl Core {
             self.owned.insert(slice, token);
             self.wanted.remove(slice);
             self.copies.remove(slice);
+            self.stale.range(slice);
+            self.follow_stale.range(slice);
         }
         for (server, ranges) in transit.held {
             for slice in common(&ranges, &RangeSet::of(transit.owned.slices())) {
@@ -434,16 +438,23 @@ impl Core {
         }
         self.touched.extend(transit.unsettled);
         let back = transit.owned.slices();
-        self.stale.all();
-        self.follow_stale = true;
-        self.redirect_claims();
+        self.redirect_claims(&back);
         self.wake(&back);
     }
 
     fn take_transit(&mut self, to: ServerId, chunk: u64) -> Option<Transit> {
         // Only whom it was sent to answers.
         self.transit.get(&chunk).filter(|sent| sent.to == to)?;
-        self.transit.remove(&chunk)
+        let transit = self.transit.remove(&chunk)?;
+        for (slice, _) in transit.owned.iter() {
+            let here = self.transit_at.within(slice);
+            let its: Vec<Slice> = here
+                .filter(|(_, at)| **at == chunk)
+                .map(|(slice, _)| slice)
+                .collect();
+            self.transit_at.remove_all(its.into_iter());
+        }
+        Some(transit)
     }
 
     /// Somebody else has got this, or this server has it again: what was sent
@@ -452,9 +463,12 @@ impl Core {
         if mutants::is(Mutant::ForgottenWhenBack) {
             return;
         }
-        for transit in self.transit.values_mut() {
-            transit.owned.remove(slice);
+        for (part, chunk) in self.transit_at.within(slice) {
+            if let Some(transit) = self.transit.get_mut(chunk) {
+                transit.owned.remove(part);
+            }
         }
+        self.transit_at.remove(slice);
     }
 
     /// What was held or in transit has come to its end. What went to somebody by a
@@ -462,7 +476,6 @@ impl Core {
     /// claim with "nothing" before: who made it hears of that assignment instead. Who has
     /// taken it knows.
     fn tell_claimants(&mut self, now: Duration, taken_by: ServerId, ranges: &[Slice]) {
-        let ended = RangeSet::of(ranges.iter().copied());
         let mut news: Vec<(ServerId, u64, Vec<Slice>)> = Vec::new();
         for (&server, claim) in self
             .claims
@@ -470,7 +483,10 @@ impl Core {
             .filter(|(server, _)| **server != taken_by)
         {
             let mut gone = Vec::new();
-            for slice in common(&claim.ranges, &ended) {
+            for slice in ranges
+                .iter()
+                .flat_map(|&ended| parts_within(&claim.ranges, ended))
+            {
                 let fences = self.fence.within(slice);
                 let newest = fences.filter(|&(_, fence)| *fence <= claim.version);
                 gone.extend(newest.map(|(slice, _)| slice));
@@ -492,7 +508,7 @@ impl Core {
         server: ServerId,
         values: &mut dyn Values,
     ) {
-        self.claims.remove(&server);
+        let claimed = self.claims.remove(&server);
         self.urgent.remove(&server);
         self.recoveries.remove(&server);
         let sent = self
@@ -503,6 +519,6 @@ impl Core {
         for chunk in sent {
             self.hear_taken(now, values, server, chunk);
         }
-        self.redirect_claims();
+        self.redirect_claims(&claimed.map_or(Vec::new(), |claim| claim.ranges));
     }
 }

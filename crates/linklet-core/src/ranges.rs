@@ -136,6 +136,18 @@ impl<T: Clone + PartialEq> RangeMap<T> {
         gone.for_each(|slice| self.remove(slice));
     }
 
+    /// Ranges that are here and not there as they are here, cut to a slice.
+    pub(crate) fn unlike(&self, other: &Self, within: Slice) -> Vec<Slice> {
+        let is_there = |slice: Slice, fact: &T| {
+            let same = other.find(slice.start());
+            same.is_some_and(|(range, of)| of == fact && range.last() >= slice.last())
+        };
+        self.within(within)
+            .filter(|&(slice, fact)| !is_there(slice, fact))
+            .map(|(slice, _)| slice)
+            .collect()
+    }
+
     /// The ranges alone; neighbours with different facts are joined.
     pub(crate) fn slices(&self) -> Vec<Slice> {
         joined(self.iter().map(|(slice, _)| slice))
@@ -168,6 +180,40 @@ pub(crate) fn overlapping(map: &[AssignedSlice], slice: Slice) -> &[AssignedSlic
     let rest = &map[from..];
     let count = rest.partition_point(|assigned| assigned.slice.start() <= slice.last());
     &rest[..count]
+}
+
+/// The parts of the key space whose servers differ between two maps, by what is looked
+/// at of them; ascending.
+pub(crate) fn differing<T: PartialEq>(
+    before: &[AssignedSlice],
+    after: &[AssignedSlice],
+    look: impl Fn(&AssignedSlice) -> T,
+) -> Vec<Slice> {
+    let (mut here, mut there) = (before.iter().peekable(), after.iter().peekable());
+    let mut parts = Vec::new();
+    while let (Some(a), Some(b)) = (here.peek(), there.peek()) {
+        if let Some(part) = a.slice.intersection(b.slice)
+            && look(a) != look(b)
+        {
+            parts.push(part);
+        }
+        let (a_last, b_last) = (a.slice.last(), b.slice.last());
+        if a_last <= b_last {
+            here.next();
+        }
+        if b_last <= a_last {
+            there.next();
+        }
+    }
+    joined(parts)
+}
+
+/// The parts of ascending disjoint slices that lie in a slice.
+pub(crate) fn parts_within(slices: &[Slice], within: Slice) -> impl Iterator<Item = Slice> {
+    let from = slices.partition_point(|slice| slice.last() < within.start());
+    slices[from..]
+        .iter()
+        .map_while(move |slice| slice.intersection(within))
 }
 
 /// Ascending disjoint slices with those that touch joined.

@@ -54,7 +54,8 @@ impl Core {
             }
             return Decision::Serve { token };
         }
-        let sent = self.transit.values().find(|transit| transit.has(point));
+        let sent = self.transit_at.get(point);
+        let sent = sent.and_then(|chunk| self.transit.get(chunk));
         if let Some((to, token)) = sent.and_then(|t| Some((t.to, *t.owned.get(point)?)))
             && !self.wanted.has(point)
         {

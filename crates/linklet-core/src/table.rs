@@ -54,7 +54,7 @@ pub(crate) struct Segment {
 }
 
 /// Which segments are not as they should be, or something else is not.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Stale {
     segments: [u64; SEGMENTS / 64],
     is_any: bool,
@@ -79,8 +79,27 @@ impl Stale {
         self.is_any = true;
     }
 
+    /// Whether all of this is stale.
+    pub(crate) fn covers(&self, slice: Slice) -> bool {
+        (segment_of(slice.start())..=segment_of(slice.last()))
+            .all(|index| self.segments[index / 64] >> (index % 64) & 1 == 1)
+    }
+
     pub(crate) fn is_any(&self) -> bool {
         self.is_any
+    }
+
+    /// Takes the first segment out.
+    pub(crate) fn pop(&mut self) -> Option<usize> {
+        let first = self.segments().next()?;
+        self.segments[first / 64] &= !(1 << (first % 64));
+        self.is_any = self.segments != [0; SEGMENTS / 64];
+        Some(first)
+    }
+
+    /// The segments as slices, neighbours joined.
+    pub(crate) fn slices(&self) -> Vec<Slice> {
+        joined(self.segments().map(points_of))
     }
 
     /// The segments, by number.

@@ -1,8 +1,10 @@
 //! Moves slices with 300,000 objects of 1 KB between two servers while they
 //! are read and written, and says what the callers notice: failed requests,
-//! lost values, latency before and during the move.
+//! lost values, latency before and during the move. With copies (`eventual` or
+//! `strong`) there are three servers, and each object is in two of them.
 //!
-//! `cargo run --release -p trefoil-linklet --example move-under-load [OBJECTS [RUNS [CHUNK_KIB]]]`
+//! `cargo run --release -p trefoil-linklet --example move-under-load
+//! [OBJECTS [RUNS [CHUNK_KIB [none|eventual|strong]]]]`
 //!
 //! The last lines have the median over the runs, and the sums of what must be 0.
 //!
@@ -13,7 +15,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use trefoil_coordination::{LocalCoordinator, NodeOptions, Watcher};
-use trefoil_linklet::{Config, Error, Linklet, Listener, PlainMarshal, StateLoss};
+use trefoil_linklet::{
+    Config, Error, Linklet, Listener, PlainMarshal, Replication, StateLoss, Stats,
+};
 use trefoil_sharder::BalanceConfig;
 
 const BYTES: usize = 1000;
@@ -47,6 +51,18 @@ fn name(n: u64) -> Vec<u8> {
 }
 
 impl Servers {
+    /// Puts an object in where it belongs.
+    async fn insert(&self, n: u64) -> Result<(), Error> {
+        loop {
+            for linklet in &self.linklets {
+                match linklet.insert(&name(n), vec![0u8; BYTES]).await {
+                    Err(Error::NotMine(_)) => {}
+                    done => return done.map(drop),
+                }
+            }
+        }
+    }
+
     /// Reads or changes an object where it is; follows one redirect.
     async fn request(&self, n: u64, write: bool) -> Result<bool, Error> {
         let key = name(n);
@@ -180,20 +196,33 @@ async fn run(objects: u64, config: &Config) -> Result<Figures, Box<dyn std::erro
             )
     };
     let first = start().await?;
-    first.settled().await;
-    for n in 0..objects {
-        first.insert(&name(n), vec![0u8; BYTES]).await?;
+    let mut others = Vec::new();
+    if config.replication != Replication::None {
+        others.push(start().await?);
     }
-    let second = start().await?;
-    let servers = Arc::new(Servers {
-        linklets: vec![first.clone(), second.clone()],
+    first.settled().await;
+    let watcher = coordinator.watcher("move-under-load").await?;
+    let servers = Servers {
+        linklets: others.iter().chain([&first]).cloned().collect(),
         watcher: coordinator.watcher("move-under-load").await?,
+    };
+    for n in 0..objects {
+        servers.insert(n).await?;
+    }
+    others.push(start().await?);
+    let received = || {
+        let stats = others.iter().map(Linklet::stats);
+        stats.map(|Stats { received, .. }| received).sum::<u64>()
+    };
+    let servers = Arc::new(Servers {
+        linklets: others.iter().chain([&first]).cloned().collect(),
+        watcher,
     });
 
     // The assigner may give the newcomer a share at once: that is not the move
     // that is looked at.
-    let mut received = None;
-    while received.replace(second.stats().received) != Some(second.stats().received) {
+    let mut before = None;
+    while before.replace(received()) != Some(received()) {
         tokio::time::sleep(SETTLE).await;
     }
 
@@ -205,7 +234,7 @@ async fn run(objects: u64, config: &Config) -> Result<Figures, Box<dyn std::erro
     let before_us = show("before", &quiet);
 
     let stop = Arc::new(AtomicBool::new(false));
-    let moved_before = second.stats().received;
+    let moved_before = received();
     let busy = tokio::spawn(load(Arc::clone(&servers), objects, Arc::clone(&stop)));
     let began = Instant::now();
     let drained = first.drain().await;
@@ -215,7 +244,7 @@ async fn run(objects: u64, config: &Config) -> Result<Figures, Box<dyn std::erro
     let during_us = show("during", &busy);
     println!(
         "{drained:?}: {} of {objects} objects of {BYTES} B moved in {took:.1?}",
-        second.stats().received - moved_before,
+        received() - moved_before,
     );
     let mut missing = 0;
     for n in 0..objects {
@@ -247,6 +276,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     if let Some(chunk) = arguments.next() {
         config.chunk_bytes = chunk.parse::<usize>()? << 10;
     }
+    config.replication = match arguments.next().as_deref() {
+        None | Some("none") => Replication::None,
+        Some("eventual") => Replication::Eventual,
+        Some("strong") => Replication::Strong,
+        Some(other) => return Err(format!("no such mode: {other}").into()),
+    };
     let mut all = Vec::new();
     for _ in 0..runs.max(1) {
         all.push(run(objects, &config).await?);

@@ -17,7 +17,7 @@ use crate::coordination::{CandidateId, Reply, Request, StoreError};
 use crate::report::ServerReport;
 use crate::server::{Member, ServerId};
 use crate::version::AssignmentVersion;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// Events kept for somebody who does not fetch them.
@@ -124,6 +124,8 @@ pub struct Assigner {
     requests: u64,
     not_before: Duration,
     step_at: Duration,
+    /// Who was a member at the last step.
+    met: BTreeSet<ServerId>,
     events: VecDeque<AssignerEvent>,
 }
 
@@ -146,6 +148,7 @@ impl Assigner {
             requests: 0,
             not_before: Duration::ZERO,
             step_at: Duration::ZERO,
+            met: BTreeSet::new(),
             events: VecDeque::new(),
         })
     }
@@ -263,7 +266,9 @@ impl Assigner {
         if !self.loaded {
             return Some(self.ask(now, Asked::Load, Request::Load));
         }
-        if now < self.step_at {
+        // The keys of who has gone have no owner: they wait for no round.
+        let is_member = |id: &ServerId| members.iter().any(|member| member.id == *id);
+        if now < self.step_at && self.met.iter().all(is_member) {
             return None;
         }
         let (expected, next) = self.propose(now, members)?;
@@ -388,6 +393,7 @@ impl Assigner {
         members: &[Member],
     ) -> Option<(Option<AssignmentVersion>, Assignment)> {
         self.step_at = now + self.options.step_every;
+        self.met = members.iter().map(|member| member.id).collect();
         if let (Some(seen), Some(_)) = (self.seen, self.leaves_incarnation) {
             let next = seen.incarnation.saturating_add(1);
             let version = AssignmentVersion::first_of(next.max(self.options.first.incarnation));

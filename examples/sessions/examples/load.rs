@@ -41,12 +41,15 @@ struct Args {
     /// Requests in a second, one in five of which changes a session
     #[arg(long, default_value_t = 1_000)]
     rate: u64,
-    /// Length of the undisturbed phases, and of the one in which a server dies
-    #[arg(long, default_value_t = 15)]
+    /// Length of the phase in which a server dies, in seconds
+    #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// After which a dead server counts as dead, in seconds
-    #[arg(long, default_value_t = 5)]
-    lease: u64,
+    /// Length of the undisturbed phase before, in seconds
+    #[arg(long, default_value_t = 20)]
+    quiet: u64,
+    /// After which a dead server counts as dead, in milliseconds
+    #[arg(long, default_value_t = 1_000)]
+    lease_ms: u64,
 }
 
 /// Processes that serve.
@@ -99,9 +102,26 @@ struct Known {
 /// What became of the requests that were due in one phase.
 struct Phase {
     name: String,
+    began: tokio::time::Instant,
     /// In microseconds.
     times: Histogram<u64>,
     failed: u64,
+}
+
+impl Phase {
+    fn tell(&self) {
+        let ms = |share: f64| self.times.value_at_quantile(share) as f64 / 1e3;
+        println!(
+            "{:34} {:>9} {:>8} {:>9.2} {:>9.2} {:>9.2} {:>9.1}",
+            self.name,
+            self.times.len(),
+            self.failed,
+            ms(0.5),
+            ms(0.99),
+            ms(0.999),
+            self.times.max() as f64 / 1e3,
+        );
+    }
 }
 
 struct Load {
@@ -149,8 +169,9 @@ impl Load {
                 return;
             }
             let own = Arc::clone(&self);
-            // It counts where it was due, however late it is answered.
-            let phase = own.phases().len() - 1;
+            // It counts where it was due, however late it is sent or answered.
+            let phase = own.phases().iter().rposition(|phase| phase.began <= due);
+            let phase = phase.unwrap_or(0);
             own.open.fetch_add(1, Ordering::Relaxed);
             tokio::spawn(async move {
                 let done = own.request(number).await;
@@ -172,6 +193,7 @@ impl Load {
     fn begin(&self, name: impl Into<String>) -> Result<(), Failure> {
         self.phases().push(Phase {
             name: name.into(),
+            began: tokio::time::Instant::now(),
             times: Histogram::new(DIGITS)?,
             failed: 0,
         });
@@ -188,22 +210,19 @@ impl Load {
 
     /// The table: how many requests have failed.
     fn tell(&self) -> u64 {
-        let mut failed = 0;
-        for phase in self.phases().iter().skip(1) {
-            let ms = |share: f64| phase.times.value_at_quantile(share) as f64 / 1e3;
-            println!(
-                "{:34} {:>9} {:>8} {:>9.2} {:>9.2} {:>9.2} {:>9.1}",
-                phase.name,
-                phase.times.len(),
-                phase.failed,
-                ms(0.5),
-                ms(0.99),
-                ms(0.999),
-                phase.times.max() as f64 / 1e3,
-            );
-            failed += phase.failed;
+        let phases = self.phases();
+        let told = &phases[1..];
+        for phase in told {
+            phase.tell();
         }
-        failed
+        if let [quiet, disturbed @ ..] = told {
+            for phase in disturbed {
+                let p99 = |phase: &Phase| phase.times.value_at_quantile(0.99) as f64;
+                let times = p99(phase) / p99(quiet).max(1.0);
+                println!("p99, {}: {times:.2} times the undisturbed one", phase.name);
+            }
+        }
+        told.iter().map(|phase| phase.failed).sum()
     }
 
     /// Sessions that are gone, or have another value than was acknowledged last.
@@ -251,7 +270,7 @@ async fn main() -> Result<(), Failure> {
         return Err("give at least 3 servers, a session, and a request in a second".into());
     }
     let node = NodeOptions {
-        lease: Duration::from_secs(args.lease),
+        lease: Duration::from_millis(args.lease_ms),
         ..NodeOptions::default()
     };
     let store = "embedded".parse()?;
@@ -278,22 +297,16 @@ async fn main() -> Result<(), Failure> {
     // Connections are made, caches filled: not told.
     load.begin("warm")?;
     let sending = tokio::spawn(Arc::clone(&load).run(args.rate));
-    let phase = Duration::from_secs(args.seconds);
     sleep(Duration::from_secs(3)).await;
     load.begin("undisturbed")?;
-    sleep(phase).await;
+    sleep(Duration::from_secs(args.quiet)).await;
     load.begin("all replaced, one by one")?;
     for _ in 0..args.servers {
         fleet.replace_oldest().await?;
     }
-    load.begin("undisturbed")?;
-    sleep(phase).await;
     load.begin("one killed")?;
     fleet.servers.remove(0).kill().await?;
-    sleep(Duration::from_secs(args.lease) + phase).await;
-    load.begin("a new one in its place")?;
-    fleet.start().await?;
-    sleep(phase).await;
+    sleep(Duration::from_secs(args.seconds)).await;
     load.end().await;
     sending.await?;
     println!(

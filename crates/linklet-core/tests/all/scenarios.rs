@@ -125,6 +125,62 @@ fn a_target_that_dies_leaves_what_was_not_sent() {
     }
 }
 
+/// A claim of what has been taken apart has thousands of ranges, and each answer too.
+#[test]
+fn a_map_that_changes_nothing_of_a_claim_claims_nothing_anew() {
+    let mut cluster = filled(small_chunks(Replication::None), &[1, 2, 3], &[&[1], &[3]]);
+    cluster.assign(&[&[2], &[3]]);
+    assert_eq!(cluster.claims(), 2);
+    cluster.rounds(3);
+    // The slices are cut in another way, and others have new owners.
+    cluster.assign(&[&[2], &[2], &[3], &[1]]);
+    let of_another = cluster.claims();
+    assert_eq!(of_another, 2, "server 1's, of what is new to it");
+    cluster.rounds(3);
+    // Somebody who was asked is dead: what the others said may not be so any more.
+    cluster.kill(3);
+    cluster.assign(&[&[2], &[2], &[1], &[1]]);
+    assert!(cluster.claims() >= 2, "one of each who is left");
+    cluster.settle();
+    for key in 0..KEYS / 2 {
+        assert_eq!(cluster.owner(key), Some(2));
+        assert_eq!(cluster.get(2, key), Some(key + 1_000));
+    }
+}
+
+/// Whatever else is in pieces: a step of a move looks at what it moves.
+#[test]
+fn a_step_of_a_move_looks_at_what_it_moves() {
+    for replication in [
+        Replication::None,
+        Replication::Eventual,
+        Replication::Strong,
+    ] {
+        let config = small_chunks(replication);
+        let mut cluster = filled(config, &[1, 2, 3, 4], &[&[1, 2], &[2, 3]]);
+        cluster.assign(&[&[3, 4], &[2, 3]]);
+        // Claims, answers, first chunks.
+        cluster.rounds(4);
+        let looked_at = |cluster: &Cluster| [1, 2, 3, 4].map(|id| cluster.looked_at(id));
+        let mut before = looked_at(&cluster);
+        for _ in 0..16 {
+            cluster.rounds(1);
+            let after = looked_at(&cluster);
+            for (before, after) in before.into_iter().zip(after) {
+                // Some chunks of four keys, which are four segments apart, and their copies:
+                // each frame of them looked at all 256 once.
+                assert!(after - before < 200, "{replication:?}: {}", after - before);
+            }
+            before = after;
+        }
+        cluster.settle();
+        for key in 0..KEYS / 2 {
+            assert_eq!(cluster.owner(key), Some(3));
+            assert_eq!(cluster.get(3, key), Some(key + 1_000));
+        }
+    }
+}
+
 #[test]
 fn a_move_on_and_a_move_back_before_the_first_is_done() {
     for last in [1, 3] {

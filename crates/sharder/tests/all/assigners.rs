@@ -342,3 +342,23 @@ fn a_store_that_was_kept_keeps_its_incarnation() {
         );
     }
 }
+
+/// Nobody serves the slices of a dead server: the next round would be half a second later.
+#[test]
+fn who_has_gone_is_replaced_at_once() {
+    let (mut store, mut assigner) = (EmbeddedStore::new(), assigner(1));
+    let all = members(&[1, 2, 3]);
+    converse(&mut assigner, &mut store, at(0), &all);
+    converse(&mut assigner, &mut store, at(1_000), &all);
+    // Not a step again for those who are there, nor for who has come.
+    assert_eq!(converse(&mut assigner, &mut store, at(1_001), &all), []);
+    let more = members(&[1, 2, 3, 4]);
+    assert_eq!(converse(&mut assigner, &mut store, at(1_002), &more), []);
+    let left = members(&[1, 3]);
+    let events = converse(&mut assigner, &mut store, at(1_003), &left);
+    assert_eq!(published(&events).len(), 1, "{events:?}");
+    let map = assigner.assignment().expect("a map");
+    let named = map.slices().iter().flat_map(|slice| &slice.servers);
+    assert!(named.clone().all(|&server| server != ServerId(2)));
+    assert_eq!(converse(&mut assigner, &mut store, at(1_004), &left), []);
+}
