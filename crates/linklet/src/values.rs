@@ -371,3 +371,62 @@ impl<V: Send + Sync + 'static> Values for Objects<V> {
         drop(old);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PlainMarshal;
+    use crate::event::events;
+    use crate::lifetime::Lifetimes;
+    use crate::store::StoreOptions;
+    use std::collections::BTreeSet;
+    use std::time::Duration;
+    use trefoil_layout::hash::KeyHasher;
+    use trefoil_linklet_core::{Config, Core, Replication};
+    use trefoil_sharder::{Assignment, AssignmentVersion, ServerId};
+
+    /// Nobody could use an object while its owner had no lease.
+    #[test]
+    fn time_without_a_lease_makes_nothing_idle() {
+        const IDLE: Duration = Duration::from_secs(1);
+        let (events, _heard) = events();
+        let store = Arc::new(Store::<Vec<u8>>::new(StoreOptions {
+            memory: 1 << 20,
+            hasher: KeyHasher::default(),
+            replication: Replication::Strong,
+            marshaller: Box::new(PlainMarshal),
+            has_loader: false,
+            lifetimes: Lifetimes::new(None, Some(IDLE)),
+            events,
+            notices: false,
+        }));
+        let mut objects = Objects::new(Arc::clone(&store));
+        let config = Config {
+            copies_min: 1,
+            ..Config::new(Replication::Strong)
+        };
+        let me = ServerId(1);
+        let mut core = Core::new(me, config).expect("a good configuration");
+        let map = Assignment::even(AssignmentVersion::first_of(1), &[me], 1, 1);
+        let (now, lease) = (store.clock(), IDLE / 4);
+        core.lease(now, &mut objects, now + lease);
+        core.learn(now, &mut objects, &map, &BTreeSet::from([me]));
+        let key = store.key(b"key");
+        let room = store.reserve(100).expect("room");
+        let mut visit = store.table.visit(key);
+        visit.put(Arc::new(vec![1]), Stamp::UNKNOWN, room);
+        drop(visit);
+        let is_over = || store.table.visit(key).over();
+        assert_eq!(is_over(), None);
+        std::thread::sleep(IDLE + Duration::from_millis(50));
+        assert_eq!(is_over(), Some(Over::Idle), "but for the lease");
+        let now = store.clock();
+        core.lease(now, &mut objects, now + Duration::from_secs(60));
+        assert_eq!(is_over(), None, "as if used when the lease came");
+        // With a lease time passes.
+        std::thread::sleep(IDLE + Duration::from_millis(50));
+        let now = store.clock();
+        core.lease(now, &mut objects, now + Duration::from_secs(90));
+        assert_eq!(is_over(), Some(Over::Idle));
+    }
+}

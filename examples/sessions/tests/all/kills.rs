@@ -157,6 +157,26 @@ async fn no_session_is_lost_by_a_kill_and_a_rolling_restart() {
     assert_eq!(count, SESSIONS);
 }
 
+/// A single server could only keep a session in one place, and refuses that: a mode
+/// in which copies follow later would tell the caller that it is there.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_acknowledged_in_one_place() {
+    let mut fleet = Fleet::of(1, &[]).await;
+    let address = fleet.assigner.address().to_string();
+    let hasty = Caller::connect(&address, Duration::from_secs(1)).await;
+    let refused = hasty.unwrap().begin("a", "somebody").await.unwrap_err();
+    assert_ne!(refused.code(), Code::NotFound, "{refused}");
+    let caller = fleet.caller().await;
+    assert_eq!(caller.get("a").await.unwrap_err().code(), Code::NotFound);
+    fleet.start(&[]).await;
+    caller.begin("a", "somebody").await.unwrap();
+    assert_eq!(caller.get("a").await.unwrap().user, "somebody");
+    // What was acknowledged is in the other one, too.
+    let mut killed = fleet.servers.remove(0);
+    killed.kill().await.unwrap();
+    assert_eq!(caller.get("a").await.unwrap().user, "somebody");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_end() {
     let fleet = Fleet::of(2, &["--lifetime", "10", "--idle", "5"]).await;
