@@ -51,7 +51,7 @@ pub struct Config {
     pub chunk_entries: usize,
     /// Marshalled bytes that go along with a key that somebody waits for: its
     /// neighbours. 0: it goes alone. If all did, callers of many keys would take a
-    /// range apart into as many pieces; with copies each step of the move looks at all.
+    /// range apart into as many pieces.
     pub pull_bytes: usize,
     /// Bytes sent to one server and not confirmed yet, above which nothing but
     /// what is urgent is sent: what somebody waits for, and the copies and commits

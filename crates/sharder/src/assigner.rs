@@ -126,6 +126,8 @@ pub struct Assigner {
     step_at: Duration,
     /// Who was a member at the last step.
     met: BTreeSet<ServerId>,
+    /// See [`Assigner::set_departing`].
+    is_departing: bool,
     events: VecDeque<AssignerEvent>,
 }
 
@@ -149,6 +151,7 @@ impl Assigner {
             not_before: Duration::ZERO,
             step_at: Duration::ZERO,
             met: BTreeSet::new(),
+            is_departing: false,
             events: VecDeque::new(),
         })
     }
@@ -234,6 +237,12 @@ impl Assigner {
         self.begin_incarnation();
     }
 
+    /// Whether members are about to leave that are still among them: who has gone is then
+    /// replaced in the next round, lest one of those takes its place.
+    pub fn set_departing(&mut self, is_departing: bool) {
+        self.is_departing = is_departing;
+    }
+
     /// What to ask of the store now, under a number that the answer is handed
     /// back with; `None` if nothing is to be asked yet.
     pub fn poll_request(&mut self, now: Duration, members: &[Member]) -> Option<(u64, Request)> {
@@ -268,7 +277,8 @@ impl Assigner {
         }
         // The keys of who has gone have no owner: they wait for no round.
         let is_member = |id: &ServerId| members.iter().any(|member| member.id == *id);
-        if now < self.step_at && self.met.iter().all(is_member) {
+        let waits = self.is_departing || self.met.iter().all(is_member);
+        if now < self.step_at && waits {
             return None;
         }
         let (expected, next) = self.propose(now, members)?;

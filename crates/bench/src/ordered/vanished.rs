@@ -14,8 +14,8 @@ use trefoil_softnic_core::wire::{Claim, ClaimStatus};
 
 const TOKEN: &[u8] = b"of the test";
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Some six seconds, and what a busy machine adds.
-const FOUND_WITHIN: Duration = Duration::from_secs(15);
+/// Some 15 seconds, and what a busy machine adds.
+const FOUND_WITHIN: Duration = Duration::from_secs(22);
 
 struct Yes;
 
@@ -94,7 +94,7 @@ fn lanes_of_hosts_that_vanish_are_free_soon() {
         );
     }
     println!("found out after {:?}", begin.elapsed());
-    // As long as that again: its own system answers for it.
+    // For longer than that in all: its own system answers for it.
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_secs(8) {
         worker.run_once(&mut Yes);

@@ -250,6 +250,10 @@ impl Driver {
             return;
         };
         self.configure(now);
+        let table = self.term.as_ref().and_then(|term| term.table.as_ref());
+        // Nobody is given what its owner has lost while it is being struck off itself.
+        self.assigner
+            .set_departing(table.is_some_and(MemberTable::has_dropped));
         if let Some((id, request)) = self.assigner.poll_request(now, &members) {
             self.ask(move |store| async move { Answer::Request(id, store.request(request).await) });
         }

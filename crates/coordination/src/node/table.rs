@@ -193,6 +193,11 @@ impl MemberTable {
         }
     }
 
+    /// Whether somebody is being struck off.
+    pub(crate) fn has_dropped(&self) -> bool {
+        self.entries.values().any(|entry| entry.dropped)
+    }
+
     /// Struck off.
     pub(crate) fn remove(&mut self, id: ServerId) {
         self.entries.remove(&id);

@@ -355,6 +355,10 @@ fn who_has_gone_is_replaced_at_once() {
     let more = members(&[1, 2, 3, 4]);
     assert_eq!(converse(&mut assigner, &mut store, at(1_002), &more), []);
     let left = members(&[1, 3]);
+    // Not while another one is about to leave, which would be given its slices.
+    assigner.set_departing(true);
+    assert_eq!(converse(&mut assigner, &mut store, at(1_002), &left), []);
+    assigner.set_departing(false);
     let events = converse(&mut assigner, &mut store, at(1_003), &left);
     assert_eq!(published(&events).len(), 1, "{events:?}");
     let map = assigner.assignment().expect("a map");

@@ -314,7 +314,8 @@ impl EventLoop {
             if let Some(lane) = lane {
                 let data = epoll::EventData::new_u64(name | OF_LANE);
                 if epoll::add(&self.epoll, lane.bell(), data, epoll::EventFlags::IN).is_err() {
-                    self.remove(name, false);
+                    let is_blocked = self.sessions.get(&name).is_some_and(Session::is_blocked);
+                    self.remove(name, is_blocked);
                 }
             }
         }

@@ -162,11 +162,14 @@ async fn no_session_is_lost_by_a_kill_and_a_rolling_restart() {
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_acknowledged_in_one_place() {
     let mut fleet = Fleet::of(1, &[]).await;
+    let caller = fleet.caller().await;
+    // The server owns all keys from here on.
+    assert_eq!(caller.get("a").await.unwrap_err().code(), Code::NotFound);
     let address = fleet.assigner.address().to_string();
     let hasty = Caller::connect(&address, Duration::from_secs(1)).await;
     let refused = hasty.unwrap().begin("a", "somebody").await.unwrap_err();
+    println!("refused: {refused}");
     assert_ne!(refused.code(), Code::NotFound, "{refused}");
-    let caller = fleet.caller().await;
     assert_eq!(caller.get("a").await.unwrap_err().code(), Code::NotFound);
     fleet.start(&[]).await;
     caller.begin("a", "somebody").await.unwrap();
