@@ -13,7 +13,7 @@ use hdrhistogram::Histogram;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use trefoil_client::{Cell, Client, Options, SetOptions};
-use trefoil_ordered_load::{Latency, LoadError, LoadOptions, OrderedReport, Pace, measure};
+use trefoil_ordered_load::{Latency, LoadError, LoadOptions, OrderedReport, Pace, Way, measure};
 
 /// Of the server of today's SETs.
 const MEMORY: u64 = 256 << 20;
@@ -46,10 +46,10 @@ pub fn ordered(
                 off_host::measure(ground, options, report)?;
             }
             if options.off_host_workloads {
-                far_workloads::measure(ground, options, report)?;
+                far_workloads::measure(ground, options, Way::Engine, report)?;
             }
             if options.one_thread {
-                far_workloads::measure_one_thread(ground, options, report)?;
+                far_workloads::measure(ground, options, Way::OneThread, report)?;
             }
             report.off_host_note = Some(ground.by.to_owned());
         }

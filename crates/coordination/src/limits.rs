@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// How long a server is a member after it was last heard. From its death to
-/// its slices being assigned anew it takes this and one round.
+/// its slices being assigned anew it takes this, and a round where others go with it.
 pub const LEASE: Duration = Duration::from_millis(2500);
 /// A shorter lease is refused: the noise of one machine would end it.
 pub const LEASE_MIN: Duration = Duration::from_millis(300);

@@ -2,7 +2,7 @@
 //! store at a time.
 //!
 //! ```text
-//!   poll_request ─► Campaign ─► Load ─► (every step_every) Swap ─► … ─► Campaign (renews)
+//!   poll_request ─► Campaign ─► Load ─► (every step_every, or when a member has gone) Swap ─► … ─► Campaign (renews)
 //!   handle_reply ◄──────────── whatever the store says, or nothing for reply_timeout
 //! ```
 //!

@@ -62,35 +62,20 @@ impl Line for Far {
     }
 }
 
-/// All three systems by the same engine.
+/// All three systems by the same engine, or the alternatives in one thread.
 pub(super) fn measure(
     ground: &Ground,
     options: &LoadOptions,
+    way: Way,
     report: &mut OrderedReport,
 ) -> Result<(), LoadError> {
-    measure_by(
-        options,
-        Way::Engine,
-        report,
-        &mut |cluster, system, body| by_engine(ground, options, (cluster, system), body),
-    )
-}
-
-/// The alternatives in one thread, beside the queue by an engine.
-pub(super) fn measure_one_thread(
-    ground: &Ground,
-    options: &LoadOptions,
-    report: &mut OrderedReport,
-) -> Result<(), LoadError> {
-    measure_by(
-        options,
-        Way::OneThread,
-        report,
-        &mut |cluster, system, body| match system {
-            System::OrderedQueue => by_engine(ground, options, (cluster, system), body),
-            _ => by_one_thread(ground, options, (cluster, system), body),
-        },
-    )
+    measure_by(options, way, report, &mut |cluster, system, body| {
+        let run = match (way, system) {
+            (Way::OneThread, System::RunToCompletion | System::DeferredExec) => by_one_thread,
+            _ => by_engine,
+        };
+        run(ground, options, (cluster, system), body)
+    })
 }
 
 /// Runs `body` with a client elsewhere of a server that has the cluster's keys.
