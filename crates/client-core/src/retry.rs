@@ -205,6 +205,11 @@ impl Retry {
         self.deadline_ns
     }
 
+    /// Ends it later than it was to end.
+    pub(crate) fn extend(&mut self, deadline_ns: u64) {
+        self.deadline_ns = self.deadline_ns.max(deadline_ns);
+    }
+
     /// What is left to spend.
     pub(crate) const fn left(&self) -> Limits {
         Limits {

@@ -485,6 +485,7 @@ impl<H: Host> Driver<H> {
             std::mem::swap(buffer, &mut self.links[*number as usize].bytes);
         }
         let now = self.host.monotonic_ns();
+        op.begun_ns = now;
         if let Flow::Pause(ns) = self.carry_out(at, &mut op, left.step, now) {
             op.pause_until_ns = now + ns;
         }
@@ -523,7 +524,8 @@ impl<H: Host> Driver<H> {
         (at, op)
     }
 
-    fn begin(&mut self, at: u32, op: Box<Op>, now_ns: u64) -> u32 {
+    fn begin(&mut self, at: u32, mut op: Box<Op>, now_ns: u64) -> u32 {
+        op.begun_ns = now_ns;
         self.slab.put(at, op);
         self.step(at, now_ns);
         at

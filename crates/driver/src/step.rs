@@ -2,7 +2,7 @@
 
 use crate::driver::{Driver, wait_for_room};
 use crate::host::Host;
-use crate::inline::{self, COARSE_LAG_NS};
+use crate::inline::{self, COARSE_LAG_NS, RESUMING_NS};
 use crate::link::Link;
 use crate::op::{AnyPlan, GetMachine, Machine, Message, Op, Outcome, Owed, waits};
 use crate::room::{Lateness, Way};
@@ -53,8 +53,11 @@ impl<H: Host> Driver<H> {
         if op.topology != self.topology_count {
             self.restart(&mut op, now);
         }
-        if now >= op.limits.deadline_ns && op.waits_for_room() {
-            op.end_waiting();
+        if now >= op.limits.deadline_ns {
+            self.excuse_pause(&mut op, now);
+            if now >= op.limits.deadline_ns && op.waits_for_room() {
+                op.end_waiting();
+            }
         }
         if std::mem::take(&mut op.needs_plan) {
             self.plan_anew(&mut op, now);
@@ -91,6 +94,18 @@ impl<H: Host> Driver<H> {
                 self.slab.put(at, op);
             }
             Flow::Again | Flow::Pause(_) => unreachable!("the loop goes on"),
+        }
+    }
+
+    /// A deadline that passed while this process paused says nothing of those who were
+    /// to answer: they may have answered, or have paused with it. They get a moment.
+    #[cold]
+    fn excuse_pause(&mut self, op: &mut Op, now: u64) {
+        let since_ns = self.host.running_since_ns();
+        if since_ns > op.begun_ns && inline::is_resuming(since_ns, now) {
+            let until_ns = since_ns.saturating_add(RESUMING_NS);
+            op.limits.deadline_ns = until_ns;
+            op.machine.extend(until_ns);
         }
     }
 

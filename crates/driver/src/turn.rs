@@ -3,6 +3,7 @@
 
 use crate::driver::{Counters, Driver};
 use crate::host::{Event, Host, NotConnected};
+use crate::inline;
 use crate::late::Via;
 use crate::link::{IDLE_LOOK_NS, LEASE_LOOK_NS, Link, LinkStatus};
 use crate::op::{Machine, Op, Outcome, Owed, Owner};
@@ -166,7 +167,9 @@ impl<H: Host> Driver<H> {
             let owes_calls = link.far_owes > 0;
             if (link.near_owes > 0 || owes_calls || looks_at_idle) && now >= link.look_at_ns {
                 link.look_at_ns = now + LEASE_LOOK_NS;
-                if link.has_lapsed_twice(now) {
+                // Shortly after a pause of the machine, its end says nothing of the backend.
+                let since_ns = self.host.running_since_ns();
+                if link.has_lapsed_twice(now) && !inline::is_resuming(since_ns, now) {
                     let why = "the backend does not answer and its lease has ended";
                     // One that has moved still answers what it was called for.
                     let has_moved = link.view().is_some_and(|view| view.has_moved());

@@ -180,6 +180,12 @@ impl Cas {
         }
     }
 
+    /// Moves the deadline to `deadline_ns`, if that is later: who could not run has not
+    /// waited.
+    pub fn extend(&mut self, deadline_ns: u64) {
+        self.retry.extend(deadline_ns);
+    }
+
     /// The next step.
     pub fn poll(&mut self, now_ns: u64) -> CasStep {
         if now_ns >= self.retry.deadline_ns() {

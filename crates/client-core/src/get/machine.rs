@@ -139,6 +139,12 @@ impl<const N: usize> Get<N> {
         if number >= N { number - N } else { number }
     }
 
+    /// Moves the deadline to `deadline_ns`, if that is later: who could not run has not
+    /// waited.
+    pub fn extend(&mut self, deadline_ns: u64) {
+        self.retry.extend(deadline_ns);
+    }
+
     /// The next step. `now_ns` may lag a little: it decides nothing but
     /// deadline and hedges.
     #[inline]

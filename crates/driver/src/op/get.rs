@@ -136,6 +136,11 @@ impl GetMachine {
         each!(self, get => get.restart(&plan.of(), hash, now_ns));
     }
 
+    /// Ends no sooner than `deadline_ns`.
+    pub(crate) fn extend(&mut self, deadline_ns: u64) {
+        each!(self, get => get.extend(deadline_ns));
+    }
+
     /// What a CAS's look has found.
     pub(crate) fn looked(&self) -> Looked {
         each!(self, get => get.looked())

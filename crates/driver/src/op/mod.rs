@@ -87,6 +87,22 @@ pub(crate) enum Machine {
 }
 
 impl Machine {
+    /// Ends no sooner than `deadline_ns`.
+    pub(crate) fn extend(&mut self, deadline_ns: u64) {
+        match self {
+            Machine::Idle => {}
+            Machine::Get(get) => get.extend(deadline_ns),
+            Machine::Mutate(machine) => machine.extend(deadline_ns),
+            Machine::Cas { machine, look } => {
+                machine.extend(deadline_ns);
+                if let Some(look) = look {
+                    look.extend(deadline_ns);
+                }
+            }
+            Machine::Uses { until_ns, .. } => *until_ns = deadline_ns.max(*until_ns),
+        }
+    }
+
     /// Whether a replica is known to lack a mutation that is stored.
     pub(crate) fn lacks(&self, replica: usize) -> bool {
         match self {
@@ -157,6 +173,7 @@ pub(crate) struct Op {
     pub(crate) item: Item,
     pub(crate) action: Action,
     pub(crate) limits: Limits,
+    pub(crate) begun_ns: u64,
     pub(crate) hash: KeyHash,
     pub(crate) cohort: Cohort,
     /// The driver's count of topologies that it works under.
@@ -204,6 +221,7 @@ impl Op {
             item: Item::default(),
             action: Action::Set,
             limits: Limits::until(0),
+            begun_ns: 0,
             hash: KeyHash { place: 0, tag: 0 },
             cohort,
             topology: 0,

@@ -159,3 +159,47 @@ fn lookups_that_are_abandoned_are_over() {
     client.pass(10);
     client.set(b"key");
 }
+
+/// A machine may stand still for longer than an operation may take. Who was to answer
+/// has stood still, too, and is waited for a little longer.
+#[test]
+fn a_pause_of_the_process_is_nobodys_lateness() {
+    let begun = || {
+        let mut client = Client::new(Mode::R32, &[Connects::Near; 3]);
+        for backend in &client.world.backends {
+            backend.takes_ms.set(61_100);
+        }
+        client.begin_set();
+        client
+    };
+    let mut paused = begun();
+    paused.pass(10);
+    paused.pauses(61_000);
+    assert!(paused.outcome().is_none(), "{:?}", paused.outcome());
+    paused.pass(200);
+    paused.is_stored();
+
+    // They go on a little later, and their leases ended in the pause.
+    let mut first = Client::new(Mode::R32, &[Connects::Mapped; 3]);
+    for backend in &first.world.backends {
+        backend.takes_ms.set(30_500);
+        backend.has_stopped.set(true);
+    }
+    first.begin_set();
+    first.pauses(30_000);
+    first.pass(300);
+    assert!(first.outcome().is_none(), "{:?}", first.outcome());
+    for backend in &first.world.backends {
+        backend.has_stopped.set(false);
+    }
+    first.pass(300);
+    first.is_stored();
+
+    let mut ran = begun();
+    ran.pass(61_000);
+    let outcome = ran.outcome();
+    assert!(
+        outcome.is_some() && !is_stored(&ran),
+        "it has its deadline: {outcome:?}"
+    );
+}

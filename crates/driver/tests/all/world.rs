@@ -69,7 +69,7 @@ pub(crate) struct Backend {
     /// Its control region.
     control: Mapping,
     /// What does not run any more renews no lease.
-    has_stopped: Cell<bool>,
+    pub(crate) has_stopped: Cell<bool>,
     /// How many greetings more are those of a process that leaves.
     pub(crate) leaving_greetings: Cell<u32>,
     /// Raised when its process ends.
@@ -120,6 +120,7 @@ impl Backend {
 #[derive(Debug)]
 pub(crate) struct World {
     now_ns: Cell<u64>,
+    running_since_ns: Cell<u64>,
     pub(crate) backends: Vec<Rc<Backend>>,
     events: RefCell<VecDeque<Event<TestPort>>>,
     pub(crate) learned: Cell<u32>,
@@ -179,6 +180,7 @@ impl Client {
         };
         let world = Rc::new(World {
             now_ns: Cell::new(1_000_000 * MS),
+            running_since_ns: Cell::new(0),
             backends: connects.iter().map(backend).collect(),
             events: RefCell::default(),
             learned: Cell::new(0),
@@ -294,6 +296,14 @@ impl Client {
             }
             self.driver.turn_for(self.at);
         }
+    }
+
+    /// The client's process does not run for so long.
+    pub(crate) fn pauses(&mut self, ms: u64) {
+        let now_ns = self.world.now_ns.get() + ms * MS;
+        self.world.now_ns.set(now_ns);
+        self.world.running_since_ns.set(now_ns);
+        self.driver.turn_for(self.at);
     }
 
     /// It has ended, and its place is free.
@@ -420,7 +430,7 @@ impl Host for TestHost {
     }
 
     fn running_since_ns(&self) -> u64 {
-        0
+        self.0.running_since_ns.get()
     }
 
     fn connect(&mut self, topology: &Arc<Topology>, backend: u32, _has_moved: bool) {
