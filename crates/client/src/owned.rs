@@ -2,6 +2,7 @@
 
 use crate::get::{Hit, Lookup, Miss};
 use trefoil_layout::Version;
+use trefoil_layout::copied;
 
 /// A hit that owns its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +49,7 @@ impl Lookup<'_> {
     pub fn into_owned(self) -> OwnedLookup {
         match self {
             Lookup::Hit(hit) => OwnedLookup::Hit(OwnedHit {
-                value: hit.value.to_vec(),
+                value: copied::owned(hit.value),
                 version: hit.version,
                 client_flags: hit.client_flags,
                 expiry_ms: hit.expiry_ms,

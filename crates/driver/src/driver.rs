@@ -36,6 +36,7 @@ use trefoil_client_core::outcome::SendFailure;
 use trefoil_client_core::retry::{Limits, RetryCounts};
 use trefoil_fabric::RegionView;
 use trefoil_fabric::port::{Port, SendError};
+use trefoil_layout::copied;
 use trefoil_layout::op::Action;
 use trefoil_layout::{KeyHash, Version};
 use trefoil_region::WordBuffer;
@@ -570,7 +571,7 @@ impl<H: Host> Driver<H> {
         let now = self.host.monotonic_ns();
         let limits = self.limits(now);
         let (at, mut op) = self.admit(key, owner, limits);
-        op.value.extend_from_slice(value);
+        copied::append(&mut op.value, value);
         op.item = item;
         op.action = action;
         let mode = self.topology.mode();
@@ -597,7 +598,7 @@ impl<H: Host> Driver<H> {
         let now = self.host.monotonic_ns();
         let limits = self.limits(now);
         let (at, mut op) = self.admit(key, owner, limits);
-        op.value.extend_from_slice(value);
+        copied::append(&mut op.value, value);
         op.item = item;
         op.action = Action::Cas(expected);
         let cohort = op.cohort;

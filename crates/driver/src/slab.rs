@@ -10,6 +10,7 @@ use trefoil_client_core::mutants::{self, Mutant};
 use trefoil_client_core::outcome::SendFailure;
 use trefoil_fabric::Token;
 use trefoil_fabric::port::Completion;
+use trefoil_layout::copied;
 use trefoil_layout::message::{Answer, ErrorCode};
 use trefoil_layout::op::{Found, LookupAnswer};
 
@@ -338,7 +339,7 @@ impl Op {
 
 fn keep(buffer: &mut trefoil_region::WordBuffer, bytes: &[u8]) {
     buffer.prepare(bytes.len());
-    buffer.bytes_mut().copy_from_slice(bytes);
+    copied::fill(buffer.bytes_mut(), bytes);
 }
 
 #[cfg(test)]

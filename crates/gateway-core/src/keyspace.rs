@@ -23,6 +23,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::os::fd::BorrowedFd;
 use std::sync::OnceLock;
 use trefoil_layout::Version;
+use trefoil_layout::copied;
 use trefoil_layout::op::Rejection;
 use trefoil_layout::size_class::ClassCounts;
 
@@ -47,7 +48,7 @@ impl ValueSource for [u8] {
     }
 
     fn append_to(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(self);
+        copied::append(out, self);
     }
 }
 

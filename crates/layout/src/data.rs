@@ -20,6 +20,7 @@
 //! immutable: a new expiry is a new version.
 
 use crate::checksum::{Checksum, checksum};
+use crate::copied;
 use crate::limits::{GRANULE, KEY_LEN_MAX, VALUE_LEN_LIMIT};
 use crate::version::Version;
 
@@ -174,7 +175,7 @@ impl<'a> DataEntry<'a> {
         let out = &mut out[..len];
         let at = self.encode_head(out);
         out[at..at + self.key.len()].copy_from_slice(self.key);
-        out[at + self.key.len()..].copy_from_slice(self.value);
+        copied::fill(&mut out[at + self.key.len()..], self.value);
         let sum = checksum(&out[8..], tag, version);
         out[..8].copy_from_slice(&sum.to_le_bytes());
     }

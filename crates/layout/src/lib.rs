@@ -15,6 +15,7 @@
 //! | [`bucket`] | header, slots, the reader's scan and the writer's publish |
 //! | [`data`] | the self-validating data entry |
 //! | [`control`] | a backend's control region: lease, incarnation, windows |
+//! | [`copied`] | copies of long values, at a processor's full speed |
 //! | [`hello`] | the greeting on a backend's Unix socket |
 //! | [`ring`] | one client's request and answer rings |
 //! | [`message`] | requests and answers, as bytes |
@@ -29,6 +30,7 @@
 pub mod bucket;
 pub mod checksum;
 pub mod control;
+pub mod copied;
 pub mod data;
 pub mod entry;
 pub mod epoch;

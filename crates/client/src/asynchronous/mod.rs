@@ -40,6 +40,7 @@ use std::sync::atomic::Ordering;
 use trefoil_client_core::fill::FillTicket;
 use trefoil_client_core::retry::Limits;
 use trefoil_driver::{Carrier, Options};
+use trefoil_layout::copied;
 use trefoil_layout::op::Expected;
 pub(crate) use views::Reach;
 use views::Views;
@@ -140,7 +141,7 @@ impl AsyncClient {
         value: &[u8],
         options: SetOptions,
     ) -> Result<Mutated, OpError> {
-        let command = Command::Set(key.to_vec(), value.to_vec(), options);
+        let command = Command::Set(key.to_vec(), copied::owned(value), options);
         self.mutate(command).await
     }
 
@@ -152,7 +153,7 @@ impl AsyncClient {
         value: &[u8],
         options: SetOptions,
     ) -> Result<Mutated, OpError> {
-        let command = Command::Fill(ticket, key.to_vec(), value.to_vec(), options);
+        let command = Command::Fill(ticket, key.to_vec(), copied::owned(value), options);
         self.mutate(command).await
     }
 
@@ -169,7 +170,7 @@ impl AsyncClient {
         value: &[u8],
         options: SetOptions,
     ) -> Result<Mutated, OpError> {
-        let command = Command::Cas(key.to_vec(), expected, value.to_vec(), options);
+        let command = Command::Cas(key.to_vec(), expected, copied::owned(value), options);
         self.mutate(command).await
     }
 

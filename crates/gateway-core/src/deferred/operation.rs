@@ -3,6 +3,7 @@
 
 use crate::keyspace::{Access, Fault, Item, ListedItem, NewItem, Seen, Totals};
 use trefoil_layout::Version;
+use trefoil_layout::copied;
 use trefoil_layout::op::Expected;
 
 /// An operation of a keyspace, for somebody else to execute.
@@ -167,7 +168,7 @@ impl OwnedItem {
     /// What `new` is once it is stored under this version.
     pub fn stored(new: &NewItem<'_>, version: Version) -> Self {
         OwnedItem {
-            value: new.value.to_vec(),
+            value: copied::owned(new.value),
             version,
             client_flags: new.client_flags,
             item_flags: new.item_flags,
@@ -221,7 +222,7 @@ impl OwnedNewItem {
     /// A copy.
     pub fn of(item: &NewItem<'_>) -> Self {
         OwnedNewItem {
-            value: item.value.to_vec(),
+            value: copied::owned(item.value),
             client_flags: item.client_flags,
             item_flags: item.item_flags,
             expiry_ms: item.expiry_ms,

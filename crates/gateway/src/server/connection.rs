@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use trefoil_gateway_core::keyspace::Keyspace;
 use trefoil_gateway_core::session::{Session, Wants};
+use trefoil_layout::copied;
 use trefoil_sockets::{Message, Sent};
 
 /// Bytes read and written, or looked at by the keyspace, in one turn, after which others are served.
@@ -635,7 +636,7 @@ impl<S: Session> Connection<S> {
             if self.output.len() + len > self.buffers_max(desk) {
                 return Err(Fate::Overflow);
             }
-            self.output.extend_from_slice(desk.outbox.answer());
+            copied::append(&mut self.output, desk.outbox.answer());
             return Ok(());
         }
         if self.is_parked() || (self.phase == Phase::Open && !self.readable) {
@@ -692,7 +693,7 @@ impl<S: Session> Connection<S> {
             return Fate::Ended;
         };
         desk.observer.traffic(0, sent);
-        let rest = answer[sent..].to_vec();
+        let rest = copied::owned(&answer[sent..]);
         if rest.is_empty() {
             return Fate::Wait;
         }

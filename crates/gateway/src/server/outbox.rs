@@ -6,6 +6,7 @@
 //! answers are sent one after the other, or all by one call.
 
 use std::ops::Range;
+use trefoil_layout::copied;
 
 /// Connections whose answers wait for each other: those leave by one call.
 const HELD_MAX: usize = trefoil_sockets::BATCH_MAX;
@@ -83,7 +84,7 @@ impl Outbox {
         if self.held_len == 0 && is_most_left && self.bytes.capacity() < len + len / 2 {
             return (std::mem::take(&mut self.bytes), sent);
         }
-        (self.answer()[sent..].to_vec(), 0)
+        (copied::owned(&self.answer()[sent..]), 0)
     }
 
     /// Takes back what it handed over, once that has left.

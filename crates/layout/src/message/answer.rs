@@ -32,6 +32,7 @@ use super::{
     AT_DETAIL, AT_ID, AT_KIND, AT_REJECTION, Fields, HEAD_LEN, MessageError, exact, kind, put_head,
     put_u32, put_version,
 };
+use crate::copied;
 use crate::op::{Ack, Found, ItemUse, LookupAnswer, Outcome};
 
 /// Bytes of an acknowledgement.
@@ -154,7 +155,7 @@ impl Answer<'_> {
                         out[AT_DETAIL] = 1;
                         put_version(out, AT_FOUND_VERSION, version);
                         put_u32(out, AT_DATA_LEN, data.len() as u32);
-                        out[LOOKUP_ANSWER_HEAD_LEN..].copy_from_slice(data);
+                        copied::fill(&mut out[LOOKUP_ANSWER_HEAD_LEN..], data);
                     }
                     Found::Absent => out[AT_DETAIL] = 2,
                     Found::Rejected(rejection) => {

@@ -36,6 +36,7 @@ use super::{
     AT_CONFIG_ID, AT_DETAIL, AT_ID, AT_KIND, Fields, HEAD_LEN, MESSAGE_LEN_MAX, MessageError,
     exact, kind, put_head, put_u32, put_u64, put_version,
 };
+use crate::copied;
 use crate::data::DataEntry;
 use crate::op::{Action, Expected, Mutation};
 use crate::version::Version;
@@ -269,7 +270,7 @@ fn encode_mutation(m: &Mutation<'_>, id: u64, out: &mut [u8]) {
     put_u32(out, AT_MUTATE_VALUE_LEN, entry.value.len() as u32);
     let (key, value) = out[MUTATE_HEAD_LEN..].split_at_mut(entry.key.len());
     key.copy_from_slice(entry.key);
-    value.copy_from_slice(entry.value);
+    copied::fill(value, entry.value);
 }
 
 /// Parses a request out of private bytes. Total: any bytes give a request or

@@ -327,7 +327,8 @@ pub fn neighbours(
     let extent = Extent {
         items: options.scaled(100_000, 2_000),
         many: options.scaled(10_000, 500),
-        big: options.scaled(60, 8),
+        // More are refused: `serve` answers a transaction with 32 MB at most.
+        big: options.scaled(24, 8),
     };
     let mut doors = Vec::new();
     for on in [On::Serve, On::Gateway] {

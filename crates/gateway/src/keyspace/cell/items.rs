@@ -3,6 +3,7 @@
 use trefoil_client::{Hit, Lookup, OpError, SetOptions};
 use trefoil_gateway_core::keyspace::{Access, Fault, Item, NewItem, Seen, ValueSource};
 use trefoil_layout::Version;
+use trefoil_layout::copied;
 use trefoil_layout::op::ItemUse;
 
 /// Calls `with` once if there is a result. A key on which no two replicas agree
@@ -54,7 +55,7 @@ impl ValueSource for HitValue<'_> {
 
     #[inline]
     fn append_to(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(self.0.value);
+        copied::append(out, self.0.value);
     }
 }
 
