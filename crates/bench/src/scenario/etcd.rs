@@ -8,6 +8,7 @@ use serde::Serialize;
 use trefoil_client::{Cell, Options};
 use trefoil_ports::EtcdProcess;
 
+use super::aside::aside;
 use super::planned::order;
 use super::read_back::ReadBack;
 use super::steady::{Course, Load};
@@ -81,7 +82,7 @@ pub fn etcd(
         .map_err(ScenarioError::Directory)?;
     // On the servers' core, as the cell is.
     let mut etcd = aside(options, || {
-        EtcdProcess::start(&dir.path().join("etcd"), None)
+        EtcdProcess::start(&dir.path().join("etcd"), None).map_err(failed)
     })?;
     progress("etcd: filling");
     let store = format!("etcd://{}/cell", etcd.host());
@@ -113,7 +114,7 @@ pub fn etcd(
         etcd.kill();
         let begin = Instant::now();
         let dead = load.run(&mut || begin.elapsed() >= length);
-        aside(options, || etcd.run())?;
+        aside(options, || etcd.run().map_err(failed))?;
         progress(&format!("etcd, run {run} of {runs}: it is back"));
         let resumed_s = resume(options, &supervisor)?.as_secs_f64();
         note_pids(&mut server, &cell);
@@ -141,20 +142,8 @@ pub fn etcd(
     })
 }
 
-/// Starts something on the servers' core: what a thread starts stays where the thread is.
-fn aside<T: Send>(
-    options: &ScenarioOptions,
-    start: impl FnOnce() -> std::io::Result<T> + Send,
-) -> Result<T, ScenarioError> {
-    let started = std::thread::scope(|scope| {
-        let start = scope.spawn(|| {
-            options.pin_aside()?;
-            start().map_err(|error| ScenarioError::Course(format!("etcd: {error}")))
-        });
-        start.join()
-    });
-    let panicked = || ScenarioError::Course("etcd: its starter has panicked".to_owned());
-    started.map_err(|_| panicked())?
+fn failed(error: std::io::Error) -> ScenarioError {
+    ScenarioError::Course(format!("etcd: {error}"))
 }
 
 /// Moves a backend to another process, which the configuration has to name.

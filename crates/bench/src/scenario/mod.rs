@@ -2,6 +2,7 @@
 //! shrink; and loads whose result is not a latency. One file each.
 
 mod alike;
+mod aside;
 mod away;
 mod cpu;
 mod crowd;

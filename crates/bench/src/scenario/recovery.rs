@@ -11,6 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 use trefoil_client::{Cell, Options};
 
+use super::aside::onlooker;
 use super::read_back::ReadBack;
 use super::steady::{Course, Load};
 use super::{Progress, ScenarioError, ScenarioOptions, note_pids};
@@ -163,18 +164,6 @@ pub fn recovery(
         each,
         doctor,
         read_back,
-    })
-}
-
-/// The cell as somebody sees it whose threads stay off the load's core.
-fn onlooker(options: &ScenarioOptions, address: &str) -> Result<Cell, ScenarioError> {
-    std::thread::scope(|scope| {
-        let connect = scope.spawn(|| {
-            options.pin_aside()?;
-            Ok(Cell::connect(address)?)
-        });
-        let panicked = || ScenarioError::Course("the onlooker has panicked".to_owned());
-        connect.join().map_err(|_| panicked())?
     })
 }
 

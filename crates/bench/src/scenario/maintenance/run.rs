@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use trefoil_client::{Cell, Options};
 
+use super::super::aside::onlooker;
 use super::super::planned::order;
 use super::super::read_back::ReadBack;
 use super::super::steady::{Course, Ended, Load, OPS_PER_S};
@@ -128,12 +129,13 @@ pub(super) fn run(
     let mut load = Load::new(cell.client(Options::default()), options.keys);
     load.fill()?;
     server.settle()?;
+    let onlooker = onlooker(&options.scenario, &server.address)?;
 
     progress(&format!("{name}: begins"));
     let stage = Stage {
         options,
         server: &server,
-        cell: &cell,
+        cell: &onlooker,
         origin: Instant::now(),
         events: Mutex::default(),
     };
@@ -146,7 +148,7 @@ pub(super) fn run(
         let looks = scope.spawn(|| {
             // Where that fails they disturb the load; its figures show that.
             let _ = options.scenario.pin_aside();
-            watch(&cell, server.process(), stage.origin, &is_over)
+            watch(&onlooker, server.process(), stage.origin, &is_over)
         });
         let events = scope.spawn(|| {
             // Where that fails they disturb the load; its figures show that.
