@@ -4,9 +4,9 @@
 use super::Who;
 use std::sync::{Arc, Weak};
 
-/// Whose lanes are counted together.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Owner {
+/// Whose lanes and sessions are counted together.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Owner {
     Token(Box<[u8]>),
     /// A certificate's name: it stays when the certificate is renewed.
     Name(String),
