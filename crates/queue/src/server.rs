@@ -14,7 +14,7 @@ use trefoil_journal::snapshot::SnapshotError;
 use trefoil_journal::{FileDisk, Flush, file};
 use trefoil_ordered::worker::Turn;
 use trefoil_ordered::{
-    DurableError, DurableService, DurableWorker, Invitation, Options, ProducerId, Service,
+    DurableError, DurableService, DurableWorker, Invitation, Options, ProducerClaim, Service,
     SetUpError, Step, Worker,
 };
 use trefoil_rocksdb::{DbError, DbOptions};
@@ -156,8 +156,8 @@ impl Failing for Rocks {
     }
 }
 
-/// A lane for a client, or for a producer, by which of its attempts.
-type Wanted = Option<(ProducerId, u64)>;
+/// A lane for a client, or for a producer.
+type Wanted = Option<ProducerClaim>;
 
 /// A worker with its service.
 trait Engine {
@@ -176,7 +176,7 @@ impl<S: Service + Failing> Engine for Volatile<S> {
     fn admit(&mut self, wanted: Wanted) -> Result<(Invitation, u64), SetUpError> {
         match wanted {
             None => self.worker.admit().map(|invitation| (invitation, 0)),
-            Some((producer, attempt)) => self.worker.admit_producer(producer, attempt),
+            Some(claim) => self.worker.admit_producer(claim),
         }
     }
 
@@ -213,7 +213,7 @@ where
     fn admit(&mut self, wanted: Wanted) -> Result<(Invitation, u64), SetUpError> {
         match wanted {
             None => self.worker.admit().map(|invitation| (invitation, 0)),
-            Some((producer, attempt)) => self.worker.admit_producer(producer, attempt),
+            Some(claim) => self.worker.admit_producer(claim),
         }
     }
 
