@@ -18,6 +18,7 @@ use trefoil_ordered::{
     SetUpError, Step, Worker,
 };
 use trefoil_rocksdb::{DbError, DbOptions};
+use trefoil_softnic::engine::CLAIM_WITHIN;
 
 /// Busy turns between two looks at the socket: a look is a call of the system.
 const LOOK_TURNS: u32 = 256;
@@ -27,6 +28,9 @@ const LOOK_WITHIN: Duration = Duration::from_millis(5);
 const ALONE: Duration = Duration::from_millis(50);
 /// The longest nap: nobody is admitted meanwhile, and no signal heard.
 const NAP_MAX: Duration = Duration::from_millis(100);
+
+// Engines' claims are answered in time, with many naps between.
+const _: () = assert!(NAP_MAX.as_millis() * 10 <= CLAIM_WITHIN.as_millis());
 
 /// What to serve, and where.
 #[derive(Clone, Debug)]
