@@ -268,6 +268,48 @@ fn a_server_that_stands_still_is_not_waited_for_until_the_lane_is_full() {
     server.stop();
 }
 
+/// Who waits in steps that are shorter than an attempt at a connection, or only looks, comes
+/// again all the same.
+#[test]
+fn a_client_that_waits_in_short_steps_comes_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let wanted = Wanted::new(ServiceKind::Cache, false, folder.path());
+    let server = Server::ready(&wanted);
+    let start = |port: u16| {
+        let listener = eventually("the port", || TcpListener::bind(("127.0.0.1", port)).ok());
+        let everybody: Admits = Arc::new(|_| true);
+        let socket = vec![wanted.socket()];
+        let mut queues = beside::queues(socket, UserPolicy::SameUser, everybody.clone(), None);
+        let mut give = queues.claims.pop().expect("one queue");
+        queues.claims.push(Box::new(move |claim, asker| {
+            std::thread::sleep(Duration::from_millis(30));
+            give(claim, asker)
+        }));
+        let options = EngineOptions::default();
+        Engine::start_for_queues(listener, (None, everybody), queues, options).expect("an engine")
+    };
+    for step in [Duration::ZERO, Duration::from_millis(1)] {
+        let engine = start(0);
+        let address = engine.address();
+        let at = engine_at(address, TOKEN);
+        let mut far = Client::connect_by_engine(at, 0).expect("a queue");
+        far.set(b"k", b"v").expect("committed");
+        drop(engine);
+        let _engine = start(address.port());
+        let sent = far.send(&Request::Set(b"k", b"w"), true).expect("room");
+        eventually("another connection", || {
+            match far.queue().committed(sent, step) {
+                Ok(()) => Some(()),
+                Err(NoAnswer::TimedOut(_)) => None,
+                Err(error) => panic!("{error}"),
+            }
+        });
+        assert_eq!(far.queue().reconnected(), 1);
+        assert_eq!(far.get(b"k"), Ok(Some(&b"w"[..])));
+    }
+    server.stop();
+}
+
 /// One server's process stands still: who comes to another one by the same engine does not
 /// wait for it, and who comes to itself is told before long.
 #[test]
