@@ -13,7 +13,9 @@ use hdrhistogram::Histogram;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use trefoil_client::{Cell, Client, Options, SetOptions};
-use trefoil_ordered_load::{Latency, LoadError, LoadOptions, OrderedReport, Pace, Way, measure};
+use trefoil_ordered_load::{
+    Latency, LoadError, LoadOptions, OrderedReport, Pace, Progress, Way, measure,
+};
 
 /// Of the server of today's SETs.
 const MEMORY: u64 = 256 << 20;
@@ -32,7 +34,7 @@ const MOST: u64 = 10_000_000_000;
 pub fn ordered(
     program: &Path,
     options: &LoadOptions,
-    progress: &mut dyn FnMut(&str),
+    progress: &mut Progress<'_>,
 ) -> Result<OrderedReport, LoadError> {
     let failed = |error: &dyn std::fmt::Display| LoadError::Queue(error.to_string());
     let mut today = None;
@@ -40,16 +42,16 @@ pub fn ordered(
         true => Some(off_host::Ground::new().map_err(|error| failed(&error))?),
         false => None,
     };
-    let mut also = |report: &mut OrderedReport| {
+    let mut also = |report: &mut OrderedReport, progress: &mut Progress<'_>| {
         if let Some(ground) = &ground {
             if options.off_host {
                 off_host::measure(ground, options, report)?;
             }
             if options.off_host_workloads {
-                far_workloads::measure(ground, options, Way::Engine, report)?;
+                far_workloads::measure(ground, options, Way::Engine, (report, progress))?;
             }
             if options.one_thread {
-                far_workloads::measure(ground, options, Way::OneThread, report)?;
+                far_workloads::measure(ground, options, Way::OneThread, (report, progress))?;
             }
             report.off_host_note = Some(ground.by.to_owned());
         }

@@ -21,8 +21,10 @@ fn main() {
         options.durable = has("durable");
         options.rocks = has("rocksdb");
     }
-    let report =
-        measure(&options, &mut |_| Ok(()), &mut |what| eprintln!("{what}")).expect("figures");
+    let report = measure(&options, &mut |_, _| Ok(()), &mut |what| {
+        eprintln!("{what}")
+    })
+    .expect("figures");
     println!("{}", report.table());
     println!("{}", report.json());
 }

@@ -40,7 +40,7 @@ pub use report::{
 pub use session::{System, Workload, serve};
 pub use tape::Tape;
 pub use waits::Waits;
-pub use workloads::{Session, measure_by};
+pub use workloads::{Body, Session, measure_by};
 
 use std::path::PathBuf;
 use trefoil_ordered::SetUpError;
@@ -132,12 +132,17 @@ pub enum LoadError {
     Queue(String),
 }
 
-/// Measures everything asked for, case by case in turn. `also` is called in each run, to
-/// add rows of other systems; `progress` is told what is begun.
+/// Is told what is begun.
+pub type Progress<'p> = dyn FnMut(&str) + 'p;
+
+/// Adds rows of other systems.
+pub type Also<'a> = dyn FnMut(&mut OrderedReport, &mut Progress<'_>) -> Result<(), LoadError> + 'a;
+
+/// Measures everything asked for, case by case in turn. `also` is called in each run.
 pub fn measure(
     options: &LoadOptions,
-    also: &mut dyn FnMut(&mut OrderedReport) -> Result<(), LoadError>,
-    progress: &mut dyn FnMut(&str),
+    also: &mut Also<'_>,
+    progress: &mut Progress<'_>,
 ) -> Result<OrderedReport, LoadError> {
     let mut report = OrderedReport::new(options);
     // Other measurements pin this thread; threads of others' are to have all cores.
@@ -148,9 +153,9 @@ pub fn measure(
         if options.commits {
             commits::measure(options, &mut report)?;
         }
-        also(&mut report)?;
+        also(&mut report, progress)?;
         if options.workloads {
-            workloads::measure(options, &mut report)?;
+            workloads::measure(options, &mut report, progress)?;
         }
         if options.shared {
             shared::measure(options, &mut report)?;

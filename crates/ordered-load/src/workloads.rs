@@ -10,7 +10,7 @@ use crate::client::{Load, Offered, SLICE, Slice};
 use crate::clusters::Cluster;
 use crate::report::{Latency, OrderedReport, SYSTEMS, Way, WorkloadRun, median};
 use crate::session::{System, with_session};
-use crate::{LoadError, LoadOptions};
+use crate::{LoadError, LoadOptions, Progress};
 use std::time::Duration;
 
 /// Part of its peak that a system is offered.
@@ -29,13 +29,11 @@ const REPEATED_MAX: usize = 2;
 
 const _: () = assert!(System::ALL.len() == SYSTEMS.len());
 
+/// What is done with a client.
+pub type Body<'b> = dyn FnMut(&mut dyn Offered) -> Result<(), LoadError> + 'b;
+
 /// Runs something with a client of a server of this system that has the cluster's keys.
-pub type Session<'s> = dyn FnMut(
-        Cluster,
-        System,
-        &mut dyn FnMut(&mut dyn Offered) -> Result<(), LoadError>,
-    ) -> Result<(), LoadError>
-    + 's;
+pub type Session<'s> = dyn FnMut(Cluster, System, &mut Body<'_>) -> Result<(), LoadError> + 's;
 
 /// Slices of one load.
 struct Slices(Vec<Slice>);
@@ -89,22 +87,28 @@ impl Slices {
     }
 }
 
-pub(crate) fn measure(options: &LoadOptions, report: &mut OrderedReport) -> Result<(), LoadError> {
-    measure_by(options, Way::Near, report, &mut |cluster, system, body| {
-        with_session(options, cluster, system, body)
-    })
+pub(crate) fn measure(
+    options: &LoadOptions,
+    report: &mut OrderedReport,
+    progress: &mut Progress<'_>,
+) -> Result<(), LoadError> {
+    let mut session =
+        |cluster, system, body: &mut Body<'_>| with_session(options, cluster, system, body);
+    measure_by(options, Way::Near, (report, progress), &mut session)
 }
 
-/// Measures all clusters on all systems, over what `session` connects them by.
+/// Measures all clusters on all systems, over what `session` connects them by. Each takes up
+/// to some ten times as long as `options` say, so `progress` is told of each.
 pub fn measure_by(
     options: &LoadOptions,
     way: Way,
-    report: &mut OrderedReport,
+    (report, progress): (&mut OrderedReport, &mut Progress<'_>),
     session: &mut Session<'_>,
 ) -> Result<(), LoadError> {
     for cluster in Cluster::all()? {
         let mut runs = Vec::new();
-        for system in System::ALL {
+        for (system, name) in System::ALL.into_iter().zip(SYSTEMS) {
+            progress(&format!("cluster {}, {name}: its peak", cluster.number));
             session(cluster, system, &mut |client| {
                 runs.push(at_peak(client, options, way)?);
                 Ok(())
@@ -113,6 +117,7 @@ pub fn measure_by(
         let peaks = runs.iter().map(|run| run.peak_per_s);
         let lowest = peaks.fold(f64::INFINITY, f64::min);
         let load = Load::PerSecond(lowest * OFFERED);
+        progress(&format!("cluster {}, all: one rate", cluster.number));
         for (at, (system, mut run)) in System::ALL.into_iter().zip(runs).enumerate() {
             session(cluster, system, &mut |client| {
                 let equal = Slices::measure(client, load, options)?;
@@ -157,5 +162,54 @@ fn at_peak(
             paused: slices.paused(),
             pause_max_us: slices.pause_max().as_micros() as u64,
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A system that keeps up with nothing, each slice of which has a pause: what takes
+    /// longest.
+    struct Worst(usize);
+
+    impl Offered for Worst {
+        fn slice(&mut self, _: Load) -> Result<Slice, LoadError> {
+            self.0 += 1;
+            Ok(Slice {
+                per_s: 1e6,
+                kept_up: 0.0,
+                latency: Latency::default(),
+                pauses: 1,
+                pause_max: Duration::ZERO,
+            })
+        }
+    }
+
+    #[test]
+    fn each_case_is_told_of_and_ends_however_slow_it_is() {
+        let options = LoadOptions {
+            seconds: 0.1,
+            ..LoadOptions::default()
+        };
+        let mut report = OrderedReport::new(&options);
+        let (mut told, mut slices_max) = (Vec::new(), 0);
+        let mut progress = |what: &str| told.push(what.to_owned());
+        let mut session = |_: Cluster, _: System, body: &mut Body<'_>| {
+            let mut worst = Worst(0);
+            body(&mut worst)?;
+            slices_max = slices_max.max(worst.0);
+            Ok(())
+        };
+        let both = (&mut report, &mut progress as &mut Progress<'_>);
+        measure_by(&options, Way::OneThread, both, &mut session).expect("it ends");
+        // A window, the first rate and each step of it.
+        assert_eq!(slices_max, (2 + STEPS_FAR_MAX) * 5 * REPEATED_MAX);
+        let clusters = Cluster::all().expect("a table").len();
+        assert_eq!(told.len(), clusters * (SYSTEMS.len() + 1), "{told:?}");
+        for name in SYSTEMS {
+            let of = format!("cluster 12, {name}: its peak");
+            assert!(told.contains(&of), "{told:?}");
+        }
     }
 }

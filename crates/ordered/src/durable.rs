@@ -13,7 +13,7 @@ use crate::merge::{Step, Taken};
 use crate::mutants::{self, Mutant};
 use crate::service::{Answer, Request, Service};
 use crate::slot::PAYLOAD_LEN_MAX;
-use crate::worker::{Invitation, Options, ProducerId, SetUpError, Turn, Worker};
+use crate::worker::{Invitation, Options, ProducerClaim, SetUpError, Turn, Worker};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -152,12 +152,11 @@ impl<D: Disk> DurableWorker<D> {
     /// of the queue only.
     pub fn admit_producer(
         &mut self,
-        producer: ProducerId,
-        attempt: u64,
+        claim: ProducerClaim,
     ) -> Result<(Invitation, u64), SetUpError> {
         match self.is_failed {
             true => Err(SetUpError::Ended),
-            false => self.worker.admit_producer(producer, attempt),
+            false => self.worker.admit_producer(claim),
         }
     }
 

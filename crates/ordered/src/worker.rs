@@ -10,11 +10,11 @@ use crate::bell::{self, Peer};
 use crate::lane::{self, CommitBy, SLOT_COUNT_DEFAULT, Terms};
 use crate::merge::{Counts, LaneId, Merge, PATIENCE_NS, Step, Taken};
 use crate::order;
+use crate::parted::{Former, Parted};
 use crate::service::{Answer, Service};
 use crate::words::Mapped;
 use rustix::fs::fstat;
 use rustix::time::{ClockId, clock_gettime};
-use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
@@ -25,8 +25,6 @@ use trefoil_region::{HugePages, Mapping, MappingError, MemoryObject, ObjectError
 const BATCH_MAX: usize = 64;
 /// Batches between two looks at the sockets while the server does not sleep.
 const SOCKET_ROUNDS: u32 = 8192;
-/// Producers without a lane that are known.
-pub const PARTED_MAX: usize = 4096;
 /// Sleep between two looks at a claim that others wait for.
 const CLAIM_NAP: Duration = Duration::from_micros(50);
 
@@ -113,10 +111,26 @@ pub struct Invitation {
 /// random.
 pub type ProducerId = [u64; 2];
 
+/// Names whose a producer is, for who has to share: an identity, and a host of it.
+pub type OwnerId = [u64; 2];
+
+/// Why a lane is wanted for a producer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProducerClaim {
+    /// Which.
+    pub producer: ProducerId,
+    /// 0 when it comes for the first time. It returns by higher numbers, another one each
+    /// time.
+    pub attempt: u64,
+    /// Whose it is.
+    pub owner: OwnerId,
+}
+
 /// A producer, as a queue knows it.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     id: ProducerId,
+    owner: OwnerId,
     /// Earlier attempts than this are out of date.
     attempt_min: u64,
 }
@@ -161,9 +175,7 @@ pub struct Worker {
     broken: u64,
     /// Some of them have left requests that were taken and are not completed.
     is_parting: bool,
-    /// Producers without a lane, those that parted last behind, and the number of the last
-    /// request of each, which is executed.
-    parted: VecDeque<(Known, u64)>,
+    parted: Parted,
 }
 
 impl std::fmt::Debug for Worker {
@@ -209,7 +221,7 @@ impl Worker {
             bells_heard: 0,
             broken: 0,
             is_parting: false,
-            parted: VecDeque::new(),
+            parted: Parted::default(),
         })
     }
 
@@ -224,17 +236,21 @@ impl Worker {
     /// above it is in no lane of this queue, then or later.
     ///
     /// A former lane is closed by that, and there is no new one before everything in it is
-    /// executed ([`SetUpError::Draining`]). The last [`PARTED_MAX`] producers without a lane
-    /// are known; of those that are not, one that returns is refused.
+    /// executed ([`SetUpError::Draining`]). [`PARTED_MAX`](crate::parted::PARTED_MAX) producers
+    /// without a lane are known, and no owner's make another one's forgotten; one that is not
+    /// known and returns is refused.
     ///
-    /// `attempt` is 0 when the producer comes for the first time. It returns by higher numbers,
-    /// another one each time: a claim that was on its way for long closes no lane that a later
-    /// one has got, nor keeps that one from getting it ([`SetUpError::Superseded`]).
+    /// A claim that was on its way for long closes no lane that a later one has got, nor keeps
+    /// that one from getting it ([`SetUpError::Superseded`]).
     pub fn admit_producer(
         &mut self,
-        producer: ProducerId,
-        attempt: u64,
+        claim: ProducerClaim,
     ) -> Result<(Invitation, u64), SetUpError> {
+        let ProducerClaim {
+            producer,
+            attempt,
+            owner,
+        } = claim;
         let is_its = |client: &Client| client.producer.is_some_and(|of| of.id == producer);
         if let Some(client) = self.clients.iter_mut().find(|client| is_its(client))
             && let Some(known) = &mut client.producer
@@ -253,23 +269,22 @@ impl Worker {
         if self.clients.iter().any(is_its) {
             return Err(SetUpError::Draining);
         }
-        let known = self.parted.iter().find(|(of, _)| of.id == producer);
-        let placed = match (known, attempt) {
+        let placed = match (self.parted.find(producer), attempt) {
             (None, 0) => 0,
             (Some(_), 0) | (None, _) => return Err(SetUpError::Forgotten),
-            (Some((of, _)), _) if attempt < of.attempt_min => return Err(SetUpError::Superseded),
-            (Some((_, placed)), _) => *placed,
+            (Some(of), _) if attempt < of.attempt_min => return Err(SetUpError::Superseded),
+            (Some(of), _) => of.placed,
         };
         let invitation = self.admit_for(Some(Known {
             id: producer,
+            owner,
             attempt_min: attempt.saturating_add(1),
         }))?;
         if let Some(last) = self.clients.last() {
             // A lane in which nothing comes is left with this number, too.
             self.merge.set_last_request_id(last.lane, placed);
         }
-        // Not by its place: clients that have parted meanwhile may have moved it.
-        self.parted.retain(|(of, _)| of.id != producer);
+        self.parted.remove(producer);
         Ok((invitation, placed))
     }
 
@@ -503,17 +518,19 @@ impl Worker {
             let is_over = (client.is_gone || is_broken) && merge.is_drained(client.lane);
             if is_over {
                 let placed = merge.last_request_id(client.lane);
-                if let (Some(producer), Some(placed), false) = (client.producer, placed, is_broken)
-                {
-                    parted.push_back((producer, placed));
+                if let (Some(of), Some(placed), false) = (client.producer, placed, is_broken) {
+                    let former = Former {
+                        id: of.id,
+                        attempt_min: of.attempt_min,
+                        placed,
+                    };
+                    parted.push(of.owner, former);
                 }
                 merge.remove(client.lane);
             }
             is_parting |= is_broken && !is_over;
             !is_over
         });
-        let too_many = parted.len().saturating_sub(PARTED_MAX);
-        parted.drain(..too_many);
         self.is_parting = is_parting;
     }
 

@@ -1,6 +1,6 @@
 //! A queue as an engine knows it that stands beside its server.
 
-use crate::claims::{ANSWER_LEN, Question, path_of};
+use crate::claims::{self, ANSWER_LEN, path_of};
 use crate::client::reach;
 use crate::welcome::{self, DESCRIPTORS, Outcome, Welcome};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use trefoil_fabric::shm::{UserPolicy, receive_with};
-use trefoil_ordered::{Invitation, Queue};
+use trefoil_ordered::{Invitation, ProducerClaim, Queue};
 use trefoil_softnic::engine::{Admits, Asker, GiveLane};
 use trefoil_softnic::{GivenLane, Queues};
 use trefoil_softnic_core::wire::{Claim, ClaimStatus};
@@ -69,11 +69,12 @@ fn lane(
     if !servers.trusts_server(&stream) {
         return Err(unreachable(&"another user serves it, who is not trusted"));
     }
-    let question = Question {
+    let question = claims::encode(&ProducerClaim {
         producer: claim.producer,
         attempt: claim.returns.map_or(0, |back| back.attempt),
-    };
-    let asked = stream.write_all(&question.encode());
+        owner: asker.owner(),
+    });
+    let asked = stream.write_all(&question);
     asked.map_err(|error| unreachable(&error))?;
     // Whoever does not wait any more hangs up, and a server that goes on later sees that.
     while !is_readable(&stream) {

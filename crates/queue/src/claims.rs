@@ -7,7 +7,8 @@
 //! | 0 | magic | |
 //! | 1, 2 | producer | |
 //! | 3 | attempt | 0: it comes for the first time. Else it returns, with a higher number each time: a queue that does not know it refuses, and so does one that has heard of a higher number |
-//! | 4 to 7 | reserved, zero | |
+//! | 4, 5 | owner | whose the producer is, as the engine knows it: an identity and a host. No owner's producers make those of others forgotten |
+//! | 6, 7 | reserved, zero | |
 //!
 //! The answer is a [`crate::welcome`] with its descriptors, and one word more: the number of
 //! the producer's last request, which is executed.
@@ -23,7 +24,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use trefoil_fabric::shm::{ListenError, SocketFile, UserPolicy};
-use trefoil_ordered::ProducerId;
+use trefoil_ordered::ProducerClaim;
 
 /// "TFQCLAM1", little endian.
 const MAGIC: u64 = u64::from_le_bytes(*b"TFQCLAM1");
@@ -37,32 +38,30 @@ const ASKING_MAX: usize = 16;
 /// How long they may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What an engine wants.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Question {
-    pub(crate) producer: ProducerId,
-    pub(crate) attempt: u64,
+/// What an engine asks.
+pub(crate) fn encode(claim: &ProducerClaim) -> [u8; LEN] {
+    let ([one, two], [identity, host]) = (claim.producer, claim.owner);
+    let mut bytes = [0; LEN];
+    let words = [MAGIC, one, two, claim.attempt, identity, host];
+    for (at, word) in words.into_iter().enumerate() {
+        bytes[at * 8..][..8].copy_from_slice(&word.to_le_bytes());
+    }
+    bytes
 }
 
-impl Question {
-    pub(crate) fn encode(&self) -> [u8; LEN] {
-        let [one, two] = self.producer;
-        let mut bytes = [0; LEN];
-        for (at, word) in [MAGIC, one, two, self.attempt].into_iter().enumerate() {
-            bytes[at * 8..][..8].copy_from_slice(&word.to_le_bytes());
-        }
-        bytes
-    }
-
-    /// `None`: it is none of this version.
-    pub(crate) fn decode(bytes: &[u8; LEN]) -> Option<Self> {
-        let (words, _) = bytes.as_chunks::<8>();
-        let mut words = words.iter().map(|word| u64::from_le_bytes(*word));
-        let mut next = || words.next();
-        let (magic, producer, attempt) = (next()?, [next()?, next()?], next()?);
-        let is_sound = magic == MAGIC && words.all(|word| word == 0);
-        is_sound.then_some(Question { producer, attempt })
-    }
+/// `None`: it is none of this version.
+fn decode(bytes: &[u8; LEN]) -> Option<ProducerClaim> {
+    let (words, _) = bytes.as_chunks::<8>();
+    let mut words = words.iter().map(|word| u64::from_le_bytes(*word));
+    let mut next = || words.next();
+    let magic = next()?;
+    let claim = ProducerClaim {
+        producer: [next()?, next()?],
+        attempt: next()?,
+        owner: [next()?, next()?],
+    };
+    let is_sound = magic == MAGIC && words.all(|word| word == 0);
+    is_sound.then_some(claim)
 }
 
 /// Where it is, of the queue at this socket.
@@ -83,7 +82,7 @@ struct Asking {
 
 impl Asking {
     /// What is wanted, once that is known; an error: it never will be.
-    fn look(&mut self) -> io::Result<Option<Question>> {
+    fn look(&mut self) -> io::Result<Option<ProducerClaim>> {
         while self.came < LEN {
             match self.stream.read(&mut self.bytes[self.came..]) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
@@ -98,11 +97,11 @@ impl Asking {
                 Err(error) => return Err(error),
             }
         }
-        let question = Question::decode(&self.bytes).ok_or(ErrorKind::InvalidData)?;
+        let claim = decode(&self.bytes).ok_or(ErrorKind::InvalidData)?;
         // The server may have stood still for long: who does not wait any more may have asked
         // elsewhere since.
         match self.stream.read(&mut [0]) {
-            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(Some(question)),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(Some(claim)),
             Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
             Ok(_) => Err(ErrorKind::InvalidData.into()),
             Err(error) => Err(error),
@@ -140,7 +139,7 @@ impl Claims {
     pub(crate) fn look(
         &mut self,
         users: &UserPolicy,
-        mut answer: impl FnMut(&UnixStream, Question),
+        mut answer: impl FnMut(&UnixStream, ProducerClaim),
     ) {
         for _ in 0..ASKING_MAX {
             // Nobody, or somebody who has gone again, or no descriptor: it is looked again.
@@ -162,8 +161,8 @@ impl Claims {
         }
         self.asking.retain_mut(|asking| match asking.look() {
             Ok(None) => true,
-            Ok(Some(question)) => {
-                answer(&asking.stream, question);
+            Ok(Some(claim)) => {
+                answer(&asking.stream, claim);
                 false
             }
             Err(_) => false,
@@ -178,16 +177,17 @@ mod tests {
 
     #[test]
     fn a_question_is_read_as_it_was_spelled_and_nothing_else_is() {
-        let question = Question {
+        let claim = ProducerClaim {
             producer: [3, u64::MAX],
             attempt: 7,
+            owner: [8, 9],
         };
-        let bytes = question.encode();
-        assert_eq!(Question::decode(&bytes), Some(question));
-        for at in [0, 32, LEN - 1] {
+        let bytes = encode(&claim);
+        assert_eq!(decode(&bytes), Some(claim));
+        for at in [0, 48, LEN - 1] {
             let mut other = bytes;
             other[at] ^= 0x40;
-            assert_eq!(Question::decode(&other), None, "byte {at}");
+            assert_eq!(decode(&other), None, "byte {at}");
         }
     }
 
@@ -206,12 +206,13 @@ mod tests {
         assert_eq!(claims.asking.len(), ASKING_MAX);
         let mut nonsense = connect();
         nonsense.write_all(&[7; LEN]).expect("a server");
-        let question = Question {
+        let question = ProducerClaim {
             producer: [1, 2],
             attempt: 0,
+            owner: [3, 4],
         };
         let mut asks = connect();
-        let (first, rest) = (&question.encode()[..9], &question.encode()[9..]);
+        let (first, rest) = (&encode(&question)[..9], &encode(&question)[9..]);
         asks.write_all(first).expect("a server");
         claims.look(&users, |_, _| panic!("nothing was asked"));
         asks.write_all(rest).expect("a server");
@@ -226,12 +227,13 @@ mod tests {
         let socket = folder.path().join("socket");
         let users = UserPolicy::SameUser;
         let mut claims = Claims::bind(&socket, &users).expect("a socket");
-        let question = Question {
+        let question = ProducerClaim {
             producer: [1, 2],
             attempt: 1,
+            owner: [3, 4],
         };
         let mut gone = UnixStream::connect(path_of(&socket)).expect("a server");
-        gone.write_all(&question.encode()).expect("a server");
+        gone.write_all(&encode(&question)).expect("a server");
         drop(gone);
         claims.look(&users, |_, _| panic!("nobody waits"));
         assert!(claims.asking.is_empty());

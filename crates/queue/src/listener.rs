@@ -2,7 +2,7 @@
 //! client sends is read, so none can hold up the server. Engines ask elsewhere
 //! ([`crate::claims`]).
 
-use crate::claims::{Claims, Question};
+use crate::claims::Claims;
 use crate::welcome::{Outcome, ServiceKind, Welcome};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::os::fd::AsFd;
@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 use trefoil_fabric::shm::{ListenError, SocketFile, UserPolicy, send_with};
 use trefoil_ordered::lane::Terms;
-use trefoil_ordered::{Invitation, ProducerId, SetUpError};
+use trefoil_ordered::{Invitation, ProducerClaim, SetUpError};
 
 /// Connections accepted in a look.
 const ACCEPTS_MAX: usize = 16;
@@ -63,11 +63,10 @@ impl Listener {
     }
 
     /// Gives lanes to those who ask, by `admit`: to a client, or to an engine for a producer,
-    /// with the number of that one's last request: it says how often that one has asked before
-    /// (at least). Does not wait.
+    /// with the number of that one's last request. Does not wait.
     pub fn look(
         &mut self,
-        mut admit: impl FnMut(Option<(ProducerId, u64)>) -> Result<(Invitation, u64), SetUpError>,
+        mut admit: impl FnMut(Option<ProducerClaim>) -> Result<(Invitation, u64), SetUpError>,
     ) {
         for _ in 0..ACCEPTS_MAX {
             // Nobody, or somebody who has gone again, or no descriptor: it is looked again.
@@ -81,11 +80,11 @@ impl Listener {
             }
         }
         let mut asked = Vec::new();
-        self.claims.look(&self.users, |stream, question| {
-            asked.extend(stream.try_clone().map(|stream| (stream, question)));
+        self.claims.look(&self.users, |stream, claim| {
+            asked.extend(stream.try_clone().map(|stream| (stream, claim)));
         });
-        for (stream, Question { producer, attempt }) in asked {
-            let admitted = admit(Some((producer, attempt)));
+        for (stream, claim) in asked {
+            let admitted = admit(Some(claim));
             let placed = admitted.as_ref().map_or(0, |(_, placed)| *placed);
             let mut bytes = self.welcome(&admitted).encode().to_vec();
             bytes.extend_from_slice(&placed.to_le_bytes());

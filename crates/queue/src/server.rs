@@ -14,10 +14,11 @@ use trefoil_journal::snapshot::SnapshotError;
 use trefoil_journal::{FileDisk, Flush, file};
 use trefoil_ordered::worker::Turn;
 use trefoil_ordered::{
-    DurableError, DurableService, DurableWorker, Invitation, Options, ProducerId, Service,
+    DurableError, DurableService, DurableWorker, Invitation, Options, ProducerClaim, Service,
     SetUpError, Step, Worker,
 };
 use trefoil_rocksdb::{DbError, DbOptions};
+use trefoil_softnic::engine::CLAIM_WITHIN;
 
 /// Busy turns between two looks at the socket: a look is a call of the system.
 const LOOK_TURNS: u32 = 256;
@@ -27,6 +28,9 @@ const LOOK_WITHIN: Duration = Duration::from_millis(5);
 const ALONE: Duration = Duration::from_millis(50);
 /// The longest nap: nobody is admitted meanwhile, and no signal heard.
 const NAP_MAX: Duration = Duration::from_millis(100);
+
+// Engines' claims are answered in time, with many naps between.
+const _: () = assert!(NAP_MAX.as_millis() * 10 <= CLAIM_WITHIN.as_millis());
 
 /// What to serve, and where.
 #[derive(Clone, Debug)]
@@ -156,8 +160,8 @@ impl Failing for Rocks {
     }
 }
 
-/// A lane for a client, or for a producer, by which of its attempts.
-type Wanted = Option<(ProducerId, u64)>;
+/// A lane for a client, or for a producer.
+type Wanted = Option<ProducerClaim>;
 
 /// A worker with its service.
 trait Engine {
@@ -176,7 +180,7 @@ impl<S: Service + Failing> Engine for Volatile<S> {
     fn admit(&mut self, wanted: Wanted) -> Result<(Invitation, u64), SetUpError> {
         match wanted {
             None => self.worker.admit().map(|invitation| (invitation, 0)),
-            Some((producer, attempt)) => self.worker.admit_producer(producer, attempt),
+            Some(claim) => self.worker.admit_producer(claim),
         }
     }
 
@@ -213,7 +217,7 @@ where
     fn admit(&mut self, wanted: Wanted) -> Result<(Invitation, u64), SetUpError> {
         match wanted {
             None => self.worker.admit().map(|invitation| (invitation, 0)),
-            Some((producer, attempt)) => self.worker.admit_producer(producer, attempt),
+            Some(claim) => self.worker.admit_producer(claim),
         }
     }
 

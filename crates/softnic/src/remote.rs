@@ -2,8 +2,10 @@
 //! the queue places and acknowledges. What is said, and why each request is in the queue
 //! once whatever breaks, is in [`trefoil_softnic_core::placing`].
 //!
-//! Whoever waits finds out that the connection has broken, and makes another one, to the
-//! same address, until the time that they have is over.
+//! Whoever waits finds out that the connection has broken, and has another one made, to the
+//! same address, until the time that they have is over. A thread makes it, so that an attempt
+//! takes the time that it needs, in however short steps somebody waits; who waits again finds
+//! what came of it.
 
 use crate::channel::Channel;
 use crate::dial::{ConnectError, Dialled, EngineAddress, RECEIVE_LEN, dial};
@@ -11,6 +13,7 @@ use crate::vanished;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::TcpStream;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 use trefoil_fabric::clock::monotonic_ns;
 use trefoil_ordered::{Carrier, Committed, NoAnswer, Refused};
@@ -35,12 +38,17 @@ struct Link {
     input: Vec<u8>,
 }
 
+/// What an attempt at another connection comes to.
+type Attempt = mpsc::Receiver<Result<(Link, Claimed), ConnectError>>;
+
 /// See the module. One thread uses it.
 pub struct RemoteQueue {
     engine: EngineAddress,
     claim: Claim,
     claimed: Claimed,
     link: Option<Link>,
+    /// At another connection, while there is none.
+    attempt: Option<Attempt>,
     sender: Sender,
     received: Box<[u8]>,
     spin: Duration,
@@ -87,6 +95,7 @@ impl RemoteQueue {
             },
             claimed,
             link: Some(link),
+            attempt: None,
             sender: Sender::new(&claimed),
             received: vec![0; RECEIVE_LEN].into_boxed_slice(),
             spin: SPIN_DEFAULT,
@@ -163,30 +172,42 @@ impl RemoteQueue {
         }
     }
 
-    /// Another connection, if it is time to try; until then it waits, no longer than `left`.
+    /// Another connection: waits for what comes of the attempt at it, or until it is time for
+    /// one, no longer than `left`.
     fn reconnect(&mut self, left: Duration) {
-        let now = Instant::now();
-        if let Some(pause) = self.again_at.and_then(|at| at.checked_duration_since(now)) {
-            return std::thread::sleep(pause.min(left));
-        }
-        let timeout = left.clamp(AGAIN_MIN, DIAL_MAX);
-        if let Some(back) = &mut self.claim.returns {
-            back.attempt += 1;
-        }
-        match claim_at(&self.engine, &self.claim, timeout) {
-            Ok((link, claimed)) if self.sender.resume(&claimed) => {
+        let attempt = match self.attempt.take() {
+            Some(attempt) => attempt,
+            None => {
+                let now = Instant::now();
+                if let Some(pause) = self.again_at.and_then(|at| at.checked_duration_since(now)) {
+                    return std::thread::sleep(pause.min(left));
+                }
+                if let Some(back) = &mut self.claim.returns {
+                    back.attempt += 1;
+                }
+                match begin(self.engine.clone(), self.claim) {
+                    Ok(attempt) => attempt,
+                    Err(_) => return self.wait_with_the_next(),
+                }
+            }
+        };
+        match attempt.recv_timeout(left) {
+            Err(RecvTimeoutError::Timeout) => self.attempt = Some(attempt),
+            Ok(Ok((link, claimed))) if self.sender.resume(&claimed) => {
                 self.link = Some(link);
                 self.again_at = None;
                 self.again = AGAIN_MIN;
                 self.reconnected += 1;
             }
-            Ok(_) => self.is_over = true,
-            Err(error) if is_final(&error) => self.is_over = true,
-            Err(_) => {
-                self.again_at = Some(Instant::now() + self.again);
-                self.again = (self.again * 2).min(AGAIN_MAX);
-            }
+            Ok(Ok(_)) => self.is_over = true,
+            Ok(Err(error)) if is_final(&error) => self.is_over = true,
+            Ok(Err(_)) | Err(RecvTimeoutError::Disconnected) => self.wait_with_the_next(),
         }
+    }
+
+    fn wait_with_the_next(&mut self) {
+        self.again_at = Some(Instant::now() + self.again);
+        self.again = (self.again * 2).min(AGAIN_MAX);
     }
 
     /// Looks for what comes, then sleeps until something does.
@@ -206,16 +227,18 @@ impl RemoteQueue {
                 return Err(NoAnswer::ServerGone);
             }
             let left = timeout.saturating_sub(waited);
-            if left.is_zero() {
-                return Err(NoAnswer::TimedOut(timeout));
-            }
             match &self.link {
+                // Who only looks gets on with it, too.
                 None => self.reconnect(left),
+                Some(_) if left.is_zero() => {}
                 Some(link) if waited >= self.spin => {
                     let wants_room = !self.sender.output().is_empty();
                     link.sleep(wants_room, left);
                 }
                 Some(_) => std::hint::spin_loop(),
+            }
+            if left.is_zero() {
+                return Err(NoAnswer::TimedOut(timeout));
             }
         }
     }
@@ -334,6 +357,18 @@ impl Link {
         // An interrupted wait is a short one.
         let _ = poll(&mut [PollFd::new(&self.socket, flags)], Some(&timeout));
     }
+}
+
+/// Begins an attempt at another connection. Who does not wait for what comes of it any more
+/// has its session ended with that.
+fn begin(engine: EngineAddress, claim: Claim) -> std::io::Result<Attempt> {
+    let (to, attempt) = mpsc::sync_channel(1);
+    std::thread::Builder::new()
+        .name("trefoil-again".to_owned())
+        .spawn(move || {
+            let _ = to.send(claim_at(&engine, &claim, DIAL_MAX));
+        })?;
+    Ok(attempt)
 }
 
 /// A session whose client may place.

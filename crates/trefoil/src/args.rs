@@ -405,6 +405,9 @@ pub(crate) struct EngineSize {
     /// Clients that an engine takes at a time [default: 256]
     #[arg(long, value_name = "N")]
     pub engine_sessions: Option<usize>,
+    /// Of these, clients of one identity at most: a certificate's name, or the token [default: half of them where clients show certificates, else all]
+    #[arg(long, value_name = "N")]
+    pub engine_share: Option<usize>,
 }
 
 /// By way of which engine a cell is read.

@@ -75,6 +75,7 @@ impl Fixed {
         let sessions = size.engine_sessions.unwrap_or(engine::SESSIONS_DEFAULT);
         self.0.push(("engines", shown(&engines)));
         self.0.push(("engine_sessions", shown(&sessions)));
+        self.0.push(("engine_share", shown(&size.engine_share)));
     }
 
     pub(crate) fn of_gateway(args: &GatewayArgs) -> Self {

@@ -56,7 +56,7 @@ pub(crate) const DOOR_KEYS: [&str; 18] = [
     "memcached_version",
     "transactions",
 ];
-pub(crate) const SERVE_KEYS: [&str; 13] = [
+pub(crate) const SERVE_KEYS: [&str; 14] = [
     "mode",
     "name",
     "listen",
@@ -69,9 +69,10 @@ pub(crate) const SERVE_KEYS: [&str; 13] = [
     "engine",
     "engines",
     "engine_sessions",
+    "engine_share",
     "restart",
 ];
-pub(crate) const UP_KEYS: [&str; 19] = [
+pub(crate) const UP_KEYS: [&str; 20] = [
     "dir",
     "store",
     "mode",
@@ -91,6 +92,7 @@ pub(crate) const UP_KEYS: [&str; 19] = [
     "engine",
     "engines",
     "engine_sessions",
+    "engine_share",
 ];
 pub(crate) const GATEWAY_KEYS: [&str; 4] = ["cell", "certs", "metrics", "plaintext"];
 
@@ -108,6 +110,7 @@ struct File {
     engine: Option<String>,
     engines: Option<usize>,
     engine_sessions: Option<usize>,
+    engine_share: Option<usize>,
     #[serde(default)]
     here: Vec<u32>,
     advertise: Option<String>,
@@ -386,6 +389,7 @@ pub(crate) fn with_file(mut args: ServeArgs) -> Result<ServeArgs, Failure> {
     let size = &mut args.engine_size;
     size.engines = size.engines.or(file.engines);
     size.engine_sessions = size.engine_sessions.or(file.engine_sessions);
+    size.engine_share = size.engine_share.or(file.engine_share);
     if args.allow_user.is_empty() {
         args.allow_user = file.allow_user.clone();
     }
@@ -419,6 +423,7 @@ pub(crate) fn up_with_file(mut args: UpArgs) -> Result<UpArgs, Failure> {
     let size = &mut args.engine_size;
     size.engines = size.engines.or(file.engines);
     size.engine_sessions = size.engine_sessions.or(file.engine_sessions);
+    size.engine_share = size.engine_share.or(file.engine_share);
     if args.here.is_empty() {
         args.here = file.here;
     }

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use trefoil_ordered::{Carrier as _, Committed, Options, Refused, Worker};
 use trefoil_ordered_load::{
-    Client, Cluster, Line, LoadError, LoadOptions, Offered, OrderedReport, System, Way, Workload,
-    measure_by, serve,
+    Body, Client, Cluster, Line, LoadError, LoadOptions, OrderedReport, Progress, System, Way,
+    Workload, measure_by, serve,
 };
 use trefoil_softnic::{EngineAddress, RemoteQueue};
 
@@ -67,9 +67,9 @@ pub(super) fn measure(
     ground: &Ground,
     options: &LoadOptions,
     way: Way,
-    report: &mut OrderedReport,
+    told: (&mut OrderedReport, &mut Progress<'_>),
 ) -> Result<(), LoadError> {
-    measure_by(options, way, report, &mut |cluster, system, body| {
+    measure_by(options, way, told, &mut |cluster, system, body| {
         let run = match (way, system) {
             (Way::OneThread, System::RunToCompletion | System::DeferredExec) => by_one_thread,
             _ => by_engine,
@@ -83,7 +83,7 @@ fn by_engine(
     ground: &Ground,
     options: &LoadOptions,
     (cluster, system): (Cluster, System),
-    body: &mut dyn FnMut(&mut dyn Offered) -> Result<(), LoadError>,
+    body: &mut Body<'_>,
 ) -> Result<(), LoadError> {
     // It sleeps as soon as nothing is there: while it looked, the engine would not have their
     // core.
@@ -125,7 +125,7 @@ fn by_one_thread(
     ground: &Ground,
     options: &LoadOptions,
     (cluster, system): (Cluster, System),
-    body: &mut dyn FnMut(&mut dyn Offered) -> Result<(), LoadError>,
+    body: &mut Body<'_>,
 ) -> Result<(), LoadError> {
     let (mut cache, tape) = Workload::new(cluster)?.split();
     let server = OneThread::bind(ground, system)?;
@@ -157,4 +157,30 @@ fn from_client(
         queue: queue.map_err(failed)?.map_err(failed)?,
         answer: Vec::new(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trefoil_ordered_load::Load;
+
+    /// Requests under way all the time are done by one thread, which ends with its client.
+    #[test]
+    fn one_thread_serves_a_slice_and_ends() {
+        let ground = Ground::new().expect("two hosts");
+        let options = LoadOptions {
+            client_core: 0,
+            ..LoadOptions::default()
+        };
+        let cluster = Cluster::all().expect("a table")[0];
+        for system in [System::RunToCompletion, System::DeferredExec] {
+            let mut done_per_s = 0.0;
+            by_one_thread(&ground, &options, (cluster, system), &mut |client| {
+                done_per_s = client.slice(Load::Window)?.per_s;
+                Ok(())
+            })
+            .expect("a slice");
+            assert!(done_per_s > 100.0, "{system:?}: {done_per_s}");
+        }
+    }
 }

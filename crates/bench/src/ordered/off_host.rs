@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 use trefoil_ordered::{
-    Answer, Carrier, Options, Queue, Refused, Request, Service, SetUpError, Step, Worker,
+    Answer, Carrier, Options, ProducerClaim, Queue, Refused, Request, Service, SetUpError, Step,
+    Worker,
 };
 use trefoil_ordered_load::{ECHO, Latency, LoadError, LoadOptions, OrderedReport};
 use trefoil_queue::cache::Cache;
@@ -236,7 +237,11 @@ pub(super) fn beside(
     goes_first: bool,
 ) -> Result<(Engine, EngineAddress), LoadError> {
     // The only client's lane is there before the server sleeps.
-    let lane = worker.admit_producer([0, 0], 0);
+    let lane = worker.admit_producer(ProducerClaim {
+        producer: [0, 0],
+        attempt: 0,
+        owner: [0, 0],
+    });
     let lane = lane.map(|(invitation, _)| (invitation.terms, Queue::join(invitation)))?;
     let mut lane = Some(lane);
     let claim = move |_: &Claim, _: &Asker| {

@@ -5,7 +5,9 @@ use crate::hosts::{Host, Network, NetworkError};
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use trefoil_ordered::{Answer, Carrier as _, Options, Queue, Request, Service, Worker};
+use trefoil_ordered::{
+    Answer, Carrier as _, Options, ProducerClaim, Queue, Request, Service, Worker,
+};
 use trefoil_softnic::engine::{Admits, Asker};
 use trefoil_softnic::{
     DatagramUse, Engine, EngineAddress, EngineOptions, GivenLane, Queues, RemoteQueue, Who,
@@ -22,6 +24,15 @@ struct Yes;
 impl Service for Yes {
     fn execute(&mut self, _: Request<'_>, answer: &mut Answer) {
         answer.put(b"yes").expect("room");
+    }
+}
+
+/// The only one of this producer.
+fn claim(number: u64) -> ProducerClaim {
+    ProducerClaim {
+        producer: [number, 0],
+        attempt: 0,
+        owner: [0, 0],
     }
 }
 
@@ -52,7 +63,7 @@ fn lanes_of_hosts_that_vanish_are_free_soon() {
     let [idle, busy, still] = [idle, busy, still].map(|host| host.expect("a host"));
     let mut worker = Worker::new(1, Options::default()).expect("memory");
     let lanes = (0..3).map(|number| {
-        let (invitation, placed) = worker.admit_producer([number, 0], 0).expect("memory");
+        let (invitation, placed) = worker.admit_producer(claim(number)).expect("memory");
         let terms = invitation.terms;
         GivenLane {
             queue: Queue::join(invitation).expect("a lane"),

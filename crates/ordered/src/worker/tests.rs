@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::carrier::Carrier;
+use crate::parted::PARTED_MAX;
 use crate::producer::Refused;
 use crate::queue::{NoAnswer, Queue};
 use crate::service::{Answer, Request};
@@ -290,9 +291,17 @@ fn another_queue_s_memory_is_refused() {
 
 const PRODUCER: ProducerId = [5, 6];
 
+fn claim(producer: ProducerId, attempt: u64) -> ProducerClaim {
+    ProducerClaim {
+        producer,
+        attempt,
+        owner: [1, 1],
+    }
+}
+
 /// A producer's lane by this attempt, and the number of its last request.
 fn lane_of(worker: &mut Worker, attempt: u64) -> Result<(Queue, u64), SetUpError> {
-    let (invitation, placed) = worker.admit_producer(PRODUCER, attempt)?;
+    let (invitation, placed) = worker.admit_producer(claim(PRODUCER, attempt))?;
     Ok((Queue::join(invitation)?, placed))
 }
 
@@ -343,8 +352,17 @@ fn as_many_producers_without_a_lane_are_known_as_is_said() {
     let mut worker = Worker::new(3, options).expect("memory");
     let mut service = Counter::default();
     let producer = |number: usize| [number as u64, 0];
-    for number in 0..=PARTED_MAX {
-        let (lane, _) = worker.admit_producer(producer(number), 0).expect("a lane");
+    // Somebody else's is the first to leave.
+    let others = ProducerClaim {
+        owner: [2, 1],
+        ..claim([0, 1], 0)
+    };
+    drop(worker.admit_producer(others).expect("a lane"));
+    worker.look_at_bells(Duration::ZERO);
+    for number in 0..PARTED_MAX {
+        let (lane, _) = worker
+            .admit_producer(claim(producer(number), 0))
+            .expect("a lane");
         if number == 1 {
             let mut queue = Queue::join(lane).expect("a lane");
             queue.submit(b"set", true).expect("room");
@@ -356,11 +374,20 @@ fn as_many_producers_without_a_lane_are_known_as_is_said() {
         worker.look_at_bells(Duration::ZERO);
         assert_eq!(worker.client_count(), 0);
     }
-    // One too many has left after the first one, and none after the second.
-    let first = worker.admit_producer(producer(0), 1);
+    // One too many has left: the first one of who has most.
+    let first = worker.admit_producer(claim(producer(0), 1));
     assert!(matches!(first, Err(SetUpError::Forgotten)));
-    let (_, placed) = worker.admit_producer(producer(1), 1).expect("it is known");
+    let (lane, placed) = worker
+        .admit_producer(claim(producer(1), 1))
+        .expect("it is known");
     assert_eq!(placed, 1);
-    let last = worker.admit_producer(producer(PARTED_MAX), 1);
+    let last = worker.admit_producer(claim(producer(PARTED_MAX - 1), 1));
     assert_eq!(last.expect("it is known").1, 0);
+    drop(lane);
+    worker.look_at_bells(Duration::ZERO);
+    let others = ProducerClaim {
+        attempt: 1,
+        ..others
+    };
+    assert_eq!(worker.admit_producer(others).expect("it is known").1, 0);
 }

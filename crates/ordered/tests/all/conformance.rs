@@ -12,8 +12,8 @@ use trefoil_ordered::producer::Producer;
 use trefoil_ordered::slot::PAYLOAD_LEN_MAX;
 use trefoil_ordered::words::Mapped;
 use trefoil_ordered::{
-    Carrier, Committed, Delegate, DurableWorker, Invitation, NoAnswer, Options, ProducerId, Queue,
-    Refused, SetUpError, Shared, Step, Worker, lane, order,
+    Carrier, Committed, Delegate, DurableWorker, Invitation, NoAnswer, Options, ProducerClaim,
+    Queue, Refused, SetUpError, Shared, Step, Worker, lane, order,
 };
 use trefoil_region::Mapping;
 use trefoil_softnic::engine::{Admits, Asker};
@@ -137,9 +137,7 @@ fn start(kind: Kind, client_count: usize, raw_count: usize) -> Running {
             let mut idle_since = None;
             while !stopped.load(Ordering::SeqCst) {
                 let turn = worker.run_once(&mut service).expect("a disk");
-                give(&lanes_wanted, |producer, attempt| {
-                    worker.admit_producer(producer, attempt)
-                });
+                give(&lanes_wanted, |claim| worker.admit_producer(claim));
                 worker.rest(turn, &mut idle_since);
             }
             worker.finish(&mut service).expect("a disk");
@@ -151,9 +149,7 @@ fn start(kind: Kind, client_count: usize, raw_count: usize) -> Running {
             let mut idle_since = None;
             while !stopped.load(Ordering::SeqCst) {
                 let turn = worker.run_once(&mut service);
-                give(&lanes_wanted, |producer, attempt| {
-                    worker.admit_producer(producer, attempt)
-                });
+                give(&lanes_wanted, |claim| worker.admit_producer(claim));
                 let last = match turn.executed {
                     0 => turn.last,
                     _ => Step::Executed,
@@ -212,19 +208,18 @@ fn start(kind: Kind, client_count: usize, raw_count: usize) -> Running {
 
 /// A lane is wanted for a producer, who may have been there before.
 type Wanted = (
-    ProducerId,
-    u64,
+    ProducerClaim,
     mpsc::Sender<Result<(Invitation, u64), SetUpError>>,
 );
 
 /// Gives lanes to those who want some.
 fn give(
     wanted: &mpsc::Receiver<Wanted>,
-    mut admit: impl FnMut(ProducerId, u64) -> Result<(Invitation, u64), SetUpError>,
+    mut admit: impl FnMut(ProducerClaim) -> Result<(Invitation, u64), SetUpError>,
 ) {
-    for (producer, attempt, to) in wanted.try_iter() {
+    for (claim, to) in wanted.try_iter() {
         // Who has gone meanwhile has no lane.
-        let _ = to.send(admit(producer, attempt));
+        let _ = to.send(admit(claim));
     }
 }
 
@@ -239,10 +234,14 @@ impl Beside {
     fn start(wanted: mpsc::Sender<Wanted>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let admits: Admits = Arc::new(|who| *who == Who::Token(TOKEN.into()));
-        let claim = move |claim: &Claim, _: &Asker| {
+        let claim = move |claim: &Claim, asker: &Asker| {
             let (to, given) = mpsc::channel();
-            let attempt = claim.returns.map_or(0, |back| back.attempt);
-            let asked = wanted.send((claim.producer, attempt, to));
+            let claim = ProducerClaim {
+                producer: claim.producer,
+                attempt: claim.returns.map_or(0, |back| back.attempt),
+                owner: asker.owner(),
+            };
+            let asked = wanted.send((claim, to));
             asked.map_err(|_| ClaimStatus::Unreachable)?;
             let given = given.recv().map_err(|_| ClaimStatus::Unreachable)?;
             let (invitation, placed) = given.map_err(|error| match error {

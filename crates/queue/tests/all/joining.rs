@@ -305,6 +305,11 @@ fn what_cannot_be_served_is_told_before_anything_is() {
     places.queue.client_count_max = 0;
     let error = refused(&places);
     assert!(matches!(error, ServeError::Impossible(_)), "{error}");
+    // Who claims a lane meanwhile would wait in vain.
+    let mut naps = options.clone();
+    naps.queue.nap = Duration::from_secs(2);
+    let error = refused(&naps).to_string();
+    assert!(error.contains("100 ms at most"), "{error}");
     let mut slots = options.clone();
     slots.queue.slot_count = 3;
     let error = refused(&slots);

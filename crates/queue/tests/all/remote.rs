@@ -199,6 +199,41 @@ fn one_identity_does_not_take_all_places() {
     server.stop();
 }
 
+/// Sessions of an engine have a share by identity, too; who is refused is told so.
+#[test]
+fn one_identity_does_not_take_all_sessions() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let wanted = Wanted::new(ServiceKind::Cache, false, folder.path());
+    let server = Server::ready(&wanted);
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let everybody: Admits = Arc::new(|_| true);
+    let socket = vec![wanted.socket()];
+    let queues = beside::queues(socket, UserPolicy::SameUser, everybody.clone(), None);
+    let options = EngineOptions {
+        sessions_max: 3,
+        sessions_of_one_max: Some(2),
+        ..EngineOptions::default()
+    };
+    let engine = Engine::start_for_queues(listener, (None, everybody), queues, options);
+    let engine = engine.expect("an engine");
+    let come = |token| Client::connect_by_engine(engine_at(engine.address(), token), 0);
+    let first = come(TOKEN).expect("a queue");
+    let _second = come(TOKEN).expect("a queue");
+    let said = come(TOKEN).expect_err("its share is taken").to_string();
+    assert!(
+        said.contains("this identity") && said.contains("--engine-share"),
+        "{said}"
+    );
+    let _other = come(OTHER).expect("a session that is left");
+    let said = come(READER).expect_err("all are taken").to_string();
+    assert!(said.contains("no room"), "{said}");
+    drop(first);
+    let mut third = eventually("its session", || come(TOKEN).ok());
+    third.set(b"k", b"v").expect("committed");
+    drop(engine);
+    server.stop();
+}
+
 /// The server's process stands still: commits go on without it, until the lane is full.
 #[test]
 fn a_server_that_stands_still_is_not_waited_for_until_the_lane_is_full() {
@@ -230,6 +265,48 @@ fn a_server_that_stands_still_is_not_waited_for_until_the_lane_is_full() {
     let sum = far.add(b"n", 1).expect("an answer");
     assert_eq!(sum, slots as i64 + 1);
     assert_eq!(other.get(b"o"), Ok(Some(&b"v"[..])));
+    server.stop();
+}
+
+/// Who waits in steps that are shorter than an attempt at a connection, or only looks, comes
+/// again all the same.
+#[test]
+fn a_client_that_waits_in_short_steps_comes_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let wanted = Wanted::new(ServiceKind::Cache, false, folder.path());
+    let server = Server::ready(&wanted);
+    let start = |port: u16| {
+        let listener = eventually("the port", || TcpListener::bind(("127.0.0.1", port)).ok());
+        let everybody: Admits = Arc::new(|_| true);
+        let socket = vec![wanted.socket()];
+        let mut queues = beside::queues(socket, UserPolicy::SameUser, everybody.clone(), None);
+        let mut give = queues.claims.pop().expect("one queue");
+        queues.claims.push(Box::new(move |claim, asker| {
+            std::thread::sleep(Duration::from_millis(30));
+            give(claim, asker)
+        }));
+        let options = EngineOptions::default();
+        Engine::start_for_queues(listener, (None, everybody), queues, options).expect("an engine")
+    };
+    for step in [Duration::ZERO, Duration::from_millis(1)] {
+        let engine = start(0);
+        let address = engine.address();
+        let at = engine_at(address, TOKEN);
+        let mut far = Client::connect_by_engine(at, 0).expect("a queue");
+        far.set(b"k", b"v").expect("committed");
+        drop(engine);
+        let _engine = start(address.port());
+        let sent = far.send(&Request::Set(b"k", b"w"), true).expect("room");
+        eventually("another connection", || {
+            match far.queue().committed(sent, step) {
+                Ok(()) => Some(()),
+                Err(NoAnswer::TimedOut(_)) => None,
+                Err(error) => panic!("{error}"),
+            }
+        });
+        assert_eq!(far.queue().reconnected(), 1);
+        assert_eq!(far.get(b"k"), Ok(Some(&b"w"[..])));
+    }
     server.stop();
 }
 

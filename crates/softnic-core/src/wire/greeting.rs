@@ -227,6 +227,13 @@ pub enum RefusalCode {
     /// It has as many sessions as it takes.
     #[error("it has no room for another session")]
     Full = 4,
+    /// Clients of the same identity have as many of its sessions as they may.
+    #[error(
+        "clients of this identity have as many of its sessions as one identity may: end some, \
+         come with a certificate of another name, or start the engine with a larger \
+         --engine-share"
+    )]
+    Share = 5,
 }
 
 impl RefusalCode {
@@ -236,6 +243,7 @@ impl RefusalCode {
             2 => RefusalCode::Layout,
             3 => RefusalCode::Token,
             4 => RefusalCode::Full,
+            5 => RefusalCode::Share,
             _ => return None,
         })
     }

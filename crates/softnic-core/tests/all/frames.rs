@@ -28,6 +28,7 @@ fn first_words_come_back_as_they_were() {
         RefusalCode::Layout,
         RefusalCode::Token,
         RefusalCode::Full,
+        RefusalCode::Share,
     ] {
         let mut out = Vec::new();
         Refusal::new(code).encode(&mut out);

@@ -18,11 +18,14 @@ use super::orders::{Asker, Order};
 use super::patience::Patience;
 use super::session::{Buffers, End, Session, Turn};
 use super::shared::{LoopShare, Shared};
+use super::shares;
+use super::strangers::Origin;
 use crate::vanished;
 use rustix::event::{Timespec, epoll};
 use std::collections::HashMap;
 use std::io;
 use std::mem::MaybeUninit;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -363,7 +366,8 @@ impl EventLoop {
             self.watched.push(name);
         }
         if let Turn::Claims(claim) = turn {
-            let (who, asker) = (session.who.clone(), Asker::new(&session.life));
+            let owner = shares::names(&session.who, origin_of(&session.socket));
+            let (who, asker) = (session.who.clone(), Asker::new(&session.life, owner));
             // One whose socket is broken already ends without that.
             let _ = vanished::watch_writer(&session.socket);
             let (at, session) = (self.at, name);
@@ -482,4 +486,11 @@ impl EventLoop {
             self.remove(name, true);
         }
     }
+}
+
+/// Where a session comes from, unless it has gone.
+fn origin_of(socket: &OwnedFd) -> Option<Origin> {
+    let from = rustix::net::getpeername(socket).ok()??;
+    let from = SocketAddr::try_from(from).ok()?;
+    Some(from.ip().into())
 }

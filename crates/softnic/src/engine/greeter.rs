@@ -6,8 +6,9 @@ use super::Who;
 use super::counters::{add, note_cpu};
 use super::guest::{Guest, Step};
 use super::ports::Ports;
+use super::seats::Seat;
 use super::session::{End, Session};
-use super::shared::{Seat, Shared};
+use super::shared::Shared;
 use super::strangers::{Origin, Strangers, Verdict};
 use crate::channel::Channel;
 use crate::vanished;
@@ -306,7 +307,7 @@ fn admit(shared: &Shared, who: Who) -> Result<(Welcome, (Who, Seat)), RefusalCod
     if !(shared.admits)(&who) {
         return Err(RefusalCode::Token);
     }
-    let seat = shared.seat().ok_or(RefusalCode::Full)?;
+    let seat = shared.seats.take(&who)?;
     let total = &shared.counters.sessions_total;
     add(total, 1);
     let welcome = Welcome {

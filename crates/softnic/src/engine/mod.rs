@@ -13,6 +13,7 @@ mod mapper;
 mod orders;
 mod patience;
 mod ports;
+mod seats;
 mod session;
 mod shared;
 mod shares;
@@ -29,6 +30,7 @@ use event_loop::EventLoop;
 use greeter::Greeter;
 use mapper::Mapper;
 use orders::Orders;
+use seats::Seats;
 use shared::Shared;
 use shares::Shares;
 use std::io;
@@ -55,6 +57,9 @@ pub struct EngineOptions {
     /// of these places. Each may make the engine keep a megabyte, if it asks for much
     /// and does not take the answers.
     pub sessions_max: usize,
+    /// Most of them of one identity: a certificate's name, or a token. If it is not chosen,
+    /// half of them with TLS; without it all who come show one token, and share them all.
+    pub sessions_of_one_max: Option<usize>,
     /// How long a connection may take to show whose it is.
     pub greeting_max: Duration,
     /// How long a client may leave answers untaken.
@@ -67,6 +72,7 @@ impl Default for EngineOptions {
             engines: 1,
             spin: Duration::from_micros(50),
             sessions_max: 256,
+            sessions_of_one_max: None,
             greeting_max: Duration::from_secs(2),
             stuck_max: Duration::from_secs(10),
         }
@@ -100,6 +106,15 @@ fn failed<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> EngineErr
         what,
         source: source.into(),
     }
+}
+
+/// Most sessions of one identity.
+fn share(options: &EngineOptions, has_identities: bool) -> usize {
+    let most = match has_identities {
+        true => options.sessions_max.div_ceil(2),
+        false => options.sessions_max,
+    };
+    options.sessions_of_one_max.unwrap_or(most)
 }
 
 /// See the module.
@@ -162,7 +177,8 @@ impl Engine {
                 (claims.collect(), Some(orders))
             }
         };
-        let shared = Shared::new(options, admits, orders);
+        let seats = Seats::new(options.sessions_max, share(&options, tls.is_some()));
+        let shared = Shared::new(options, admits, (seats, orders));
         let shared = Arc::new(shared.map_err(prepared)?);
         let mut loops = Vec::new();
         for at in 0..shared.loops.len() {

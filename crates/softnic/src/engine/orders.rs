@@ -16,15 +16,24 @@ pub const CLAIM_WITHIN: Duration = Duration::from_secs(5);
 pub struct Asker {
     until: Instant,
     session: Weak<()>,
+    owner: [u64; 2],
 }
 
 impl Asker {
-    /// Of a claim that has just come, by a session that lives as long as this does.
-    pub(super) fn new(session: &Arc<()>) -> Self {
+    /// Of a claim that has just come, by a session that lives as long as this does, of
+    /// `owner`.
+    pub(super) fn new(session: &Arc<()>, owner: [u64; 2]) -> Self {
         Asker {
             until: Instant::now() + CLAIM_WITHIN,
             session: Arc::downgrade(session),
+            owner,
         }
+    }
+
+    /// Names their identity, and the host that they come from: the same at every engine of
+    /// this release.
+    pub fn owner(&self) -> [u64; 2] {
+        self.owner
     }
 
     /// Whether their session has ended: a lane would be nobody's, and its making might close

@@ -4,7 +4,7 @@ use super::Who;
 use super::claimer::Given;
 use super::guest::Guest;
 use super::lane::QueueLane;
-use super::shared::Seat;
+use super::seats::Seat;
 use crate::channel::{Broken, Channel};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -395,9 +395,8 @@ impl Session {
 
 #[cfg(test)]
 mod tests {
-    use super::super::EngineOptions;
     use super::super::guest::Step;
-    use super::super::shared::Shared;
+    use super::super::seats::Seats;
     use super::*;
     use rustix::net::sockopt;
     use std::io::{Read, Write};
@@ -466,7 +465,7 @@ mod tests {
 
     /// A session whose client is let in, with the first of what came behind its greeting.
     fn admitted(socket: OwnedFd) -> Session {
-        let shared = Shared::new(EngineOptions::default(), Arc::new(|_| true), None).unwrap();
+        let seats = Arc::new(Seats::new(1, 1));
         let mut guest = Guest::new(socket, Channel::default(), Instant::now());
         let welcome = Welcome {
             window: WINDOW_LEN,
@@ -474,8 +473,10 @@ mod tests {
             session: 1,
         };
         loop {
-            let seat = shared.seat().unwrap();
-            let step = guest.step(&mut [0; 4096], |who| Ok((welcome, (who, seat))));
+            let step = guest.step(&mut [0; 4096], |who| {
+                let seat = seats.take(&who)?;
+                Ok((welcome, (who, seat)))
+            });
             match step {
                 Step::Waits => std::thread::yield_now(),
                 Step::Comes(admitted) => return Session::begin(guest, admitted, None),

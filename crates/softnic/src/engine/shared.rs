@@ -4,6 +4,7 @@ use super::claimer::Given;
 use super::counters::{Counted, Counters};
 use super::datagrams::Peers;
 use super::orders::{Order, Orders};
+use super::seats::Seats;
 use super::session::Session;
 use super::{EngineOptions, Who};
 use rustix::event::{EventfdFlags, eventfd};
@@ -123,22 +124,6 @@ impl LoopShare {
     }
 }
 
-/// A session's place among those that an engine takes, and in its loop; free again when
-/// it is dropped.
-pub(super) struct Seat {
-    of_engine: Arc<AtomicUsize>,
-    of_loop: Option<Arc<AtomicUsize>>,
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        self.of_engine.fetch_sub(1, Ordering::AcqRel);
-        if let Some(count) = &self.of_loop {
-            count.fetch_sub(1, Ordering::AcqRel);
-        }
-    }
-}
-
 /// See the module.
 pub(super) struct Shared {
     pub(super) options: EngineOptions,
@@ -156,7 +141,8 @@ pub(super) struct Shared {
     is_stopped: AtomicBool,
     /// A list for each loop.
     adoptions: Mutex<Box<[Vec<Adoption>]>>,
-    session_count: Arc<AtomicUsize>,
+    /// Of the sessions that it takes.
+    pub(super) seats: Arc<Seats>,
     /// Claims that nobody has looked at; `None` where there are no queues.
     orders: Option<Orders>,
     /// Something is wrong with a backend: the mapper is to look at once.
@@ -173,7 +159,7 @@ impl Shared {
     pub(super) fn new(
         options: EngineOptions,
         admits: Admits,
-        orders: Option<Orders>,
+        (seats, orders): (Seats, Option<Orders>),
     ) -> io::Result<Self> {
         let count = options.engines.max(1);
         let loops: io::Result<Box<[LoopShare]>> = (0..count).map(|_| LoopShare::new()).collect();
@@ -188,7 +174,7 @@ impl Shared {
             began: Instant::now(),
             is_stopped: AtomicBool::new(false),
             adoptions: Mutex::new((0..count).map(|_| Vec::new()).collect()),
-            session_count: Arc::default(),
+            seats: Arc::new(seats),
             orders,
             is_nudged: Mutex::new(false),
             nudge: Condvar::new(),
@@ -222,25 +208,13 @@ impl Shared {
         }
     }
 
-    /// A place for one more session; `None` if there is none left.
-    pub(super) fn seat(&self) -> Option<Seat> {
-        let (count, max) = (&self.session_count, self.options.sessions_max);
-        let more = |count: usize| (count < max).then_some(count + 1);
-        let taken = count.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
-        taken.ok().map(|_| Seat {
-            of_engine: Arc::clone(count),
-            of_loop: None,
-        })
-    }
-
     /// Gives a session to the loop that has the fewest.
     pub(super) fn hand_over(&self, mut session: Session) {
         let sessions = |share: &&LoopShare| share.session_count.load(Ordering::Acquire);
         let Some(share) = self.loops.iter().min_by_key(sessions) else {
             return;
         };
-        share.session_count.fetch_add(1, Ordering::AcqRel);
-        session.seat.of_loop = Some(Arc::clone(&share.session_count));
+        session.seat.join(&share.session_count);
         locked(&share.arrivals).push(session);
         share.has_arrivals.store(true, Ordering::Release);
         share.bell.ring();

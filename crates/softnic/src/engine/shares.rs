@@ -2,11 +2,13 @@
 //! take them all.
 
 use super::Who;
+use super::strangers::Origin;
+use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::sync::{Arc, Weak};
 
-/// Whose lanes are counted together.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Owner {
+/// Whose lanes and sessions are counted together.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Owner {
     Token(Box<[u8]>),
     /// A certificate's name: it stays when the certificate is renewed.
     Name(String),
@@ -19,6 +21,13 @@ impl From<&Who> for Owner {
             Who::Certificate(caller) => Owner::Name(caller.name.clone()),
         }
     }
+}
+
+/// Names an identity, and where somebody of it comes from. Hashes, because the secrets that
+/// are shown are not told to others; the same in every process.
+pub(super) fn names(who: &Who, origin: Option<Origin>) -> [u64; 2] {
+    let hasher = BuildHasherDefault::<DefaultHasher>::default();
+    [hasher.hash_one(Owner::from(who)), hasher.hash_one(origin)]
 }
 
 #[derive(Debug)]
@@ -83,6 +92,7 @@ impl Shares {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::IpAddr;
     use trefoil_tls::{Caller, Corpora, Roles};
 
     #[test]
@@ -100,6 +110,18 @@ mod tests {
         let mut shares = Shares::new(Some(1));
         let _only = shares.take(&one, [1, 0], 64);
         assert!(!shares.has_room(&one, [2, 0]));
+    }
+
+    #[test]
+    fn identities_and_hosts_have_names_of_their_own() {
+        let token = |token: &[u8]| Who::Token(token.into());
+        let host = |last| Some(Origin::from(IpAddr::from([192, 0, 2, last])));
+        let first = names(&token(b"one"), host(1));
+        assert_eq!(first, names(&token(b"one"), host(1)));
+        let [identity, origin] = names(&token(b"two"), host(1));
+        assert!(identity != first[0] && origin == first[1]);
+        let [identity, origin] = names(&token(b"one"), host(2));
+        assert!(identity == first[0] && origin != first[1]);
     }
 
     #[test]

@@ -132,7 +132,7 @@ pub(crate) struct QueueServeArgs {
     /// How long to look for requests before sleeping
     #[arg(long, value_name = "DURATION", default_value = "50us", value_parser = humantime::parse_duration)]
     pub spin: Duration,
-    /// Longest sleep while there are clients: how late a SET may be executed that nobody waits for
+    /// Longest sleep while there are clients: how late a SET may be executed that nobody waits for; 100ms at most
     #[arg(long, value_name = "DURATION", default_value = "5ms", value_parser = humantime::parse_duration)]
     pub nap: Duration,
     /// Users besides this one who may be clients: names or numbers

@@ -148,6 +148,9 @@ fn spawn(
     if let Some(sessions) = size.engine_sessions {
         command.arg("--engine-sessions").arg(sessions.to_string());
     }
+    if let Some(share) = size.engine_share {
+        command.arg("--engine-share").arg(share.to_string());
+    }
     if let Some(certs) = &host.certs {
         command.arg("--certs").arg(certs);
     }

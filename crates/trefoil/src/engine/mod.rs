@@ -100,6 +100,13 @@ pub(crate) fn engine_options(size: EngineSize) -> Result<EngineOptions, Failure>
             "--engine-sessions {sessions_max}: choose 1 to {SESSION_COUNT_MAX}"
         )));
     }
+    if let Some(share) = size.engine_share
+        && !(1..=sessions_max).contains(&share)
+    {
+        return Err(Failure::Usage(format!(
+            "--engine-share {share}: choose 1 to {sessions_max}, which is what --engine-sessions says"
+        )));
+    }
     // Each has a descriptor; what else there is fits into what is usual.
     let wanted = sessions_max as u64 + OTHER_DESCRIPTORS;
     if let Err(most) = raise_descriptor_limit(wanted) {
@@ -111,6 +118,7 @@ pub(crate) fn engine_options(size: EngineSize) -> Result<EngineOptions, Failure>
     Ok(EngineOptions {
         engines,
         sessions_max,
+        sessions_of_one_max: size.engine_share,
         ..EngineOptions::default()
     })
 }

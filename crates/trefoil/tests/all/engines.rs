@@ -1094,6 +1094,37 @@ fn who_comes_when_there_is_no_place_is_told_so_and_comes_later() {
     }
 }
 
+/// Half of the sessions are the most that clients of one certificate's name have: those
+/// beyond call instead, and another name finds some left.
+#[test]
+fn clients_of_one_certificate_leave_sessions_to_others() {
+    let (_dir, cell) = up("R=1");
+    let certs = Certs::issue();
+    certs.issue_another("other");
+    let metrics = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let (at, of_server) = (metrics.to_string(), certs.of_server());
+    let more = ["--certs", &of_server, "--engine-sessions", "4"];
+    let more = [&more[..], &["--metrics", &at]].concat();
+    let engine = Engine::start_with(&cell, certs.listen(), &more);
+    let mut own: Vec<Client> = (0..2)
+        .map(|_| certs.client(&cell, engine.options()))
+        .collect();
+    set(&mut own[0], "k", b"v");
+    let come = |name| {
+        let known = trefoil_client::Cell::connect_with(&cell.address, Some(certs.tls(name)));
+        known.unwrap().client(engine.options())
+    };
+    let mut third = come("client");
+    let begin = Instant::now();
+    while metric(&said_by_metrics(metrics), "refused_total", "set-up") == 0 {
+        assert_eq!(get(&mut third, "k").as_deref(), Some(&b"v"[..]));
+        assert!(begin.elapsed() < PATIENCE, "nobody was refused");
+    }
+    let mut other = come("other");
+    await_engine(&mut other);
+    assert_eq!(get(&mut other, "k").as_deref(), Some(&b"v"[..]));
+}
+
 #[test]
 fn a_server_s_own_engine_reads_it() {
     let dir = tempfile::tempdir().unwrap();

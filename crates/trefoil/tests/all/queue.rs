@@ -97,7 +97,7 @@ fn mistakes_are_told_with_what_to_do() {
     let socket = folder.path().join("queue.sock").display().to_string();
     let long = "v".repeat(1187);
     let server = Server::start(folder.path(), &[]);
-    let cases: [(&[&str], i32, &str); 8] = [
+    let cases: [(&[&str], i32, &str); 9] = [
         (&["serve", "--service", "etcd"], 2, "rocksdb"),
         (&["serve", "--durable"], 2, "--folder"),
         (&["serve", "--service", "rocksdb"], 2, "--folder"),
@@ -107,6 +107,7 @@ fn mistakes_are_told_with_what_to_do() {
             "3 is no possible number of slots",
         ),
         (&["serve", "--memory", "1KiB"], 2, "4 MiB"),
+        (&["serve", "--nap", "2s"], 2, "100 ms at most"),
         (&["serve"], 1, "in use"),
         (&["set", "k", &long], 2, "1186"),
         (&["add", "", "1"], 2, "a key of 0 bytes"),
