@@ -19,7 +19,9 @@ pub enum Carrier {
 /// A client's settings.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// The caller's patience with one operation, retries included.
+    /// The caller's patience with one operation, retries included. If this process, or the
+    /// whole machine, stood still when it ended, the operation has two seconds from the end
+    /// of that pause: who was to answer may have stood still, too.
     pub deadline: Duration,
     /// Retries of one operation over all layers.
     pub retries_max: u16,

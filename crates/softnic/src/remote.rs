@@ -187,6 +187,7 @@ impl RemoteQueue {
                 }
                 match begin(self.engine.clone(), self.claim) {
                     Ok(attempt) => attempt,
+                    // There can be no further thread for now.
                     Err(_) => return self.wait_with_the_next(),
                 }
             }
