@@ -298,10 +298,20 @@ impl EtcdClient {
 /// Whether a token was good once, or may be needed by now: authentication can be
 /// enabled while clients are connected.
 fn is_old(status: &Status) -> bool {
+    is_of_old_users(status) || status.message().contains("user name is empty")
+}
+
+/// Whether etcd's users were changed, or forgotten their tokens, since this one was given.
+/// A fresh token may be as old when it arrives: that passes.
+fn is_of_old_users(status: &Status) -> bool {
     let message = status.message();
-    message.contains("invalid auth token")
-        || message.contains("revision of auth store is old")
-        || message.contains("user name is empty")
+    [
+        "invalid auth token",
+        "revision of auth store is old",
+        "revision in header is old",
+    ]
+    .iter()
+    .any(|text| message.contains(text))
 }
 
 /// What a status means to whoever asked.
@@ -310,12 +320,12 @@ pub(crate) fn judge(status: &Status) -> EtcdError {
     let is_about_users = [
         "user name is empty",
         "authentication failed",
-        "invalid auth token",
         "permission denied",
     ]
     .iter()
     .any(|text| message.contains(text));
     match status.code() {
+        _ if is_of_old_users(status) => EtcdError::Unavailable(message.to_owned()),
         Code::Unauthenticated | Code::PermissionDenied => EtcdError::Refused(message.to_owned()),
         _ if is_about_users => EtcdError::Refused(message.to_owned()),
         Code::Unavailable
@@ -323,6 +333,11 @@ pub(crate) fn judge(status: &Status) -> EtcdError {
         | Code::Cancelled
         | Code::Unknown
         | Code::Internal => EtcdError::Unavailable(reason(status)),
+        // Too many requests, no room on its disk; of a proxy: too many of anything. Nobody
+        // who asks did anything wrong.
+        Code::ResourceExhausted | Code::Aborted | Code::DataLoss => {
+            EtcdError::Exhausted(message.to_owned())
+        }
         code => EtcdError::Unexpected(format!("{message} ({code:?})")),
     }
 }
@@ -346,4 +361,44 @@ pub(crate) fn causes(error: &(dyn std::error::Error + 'static)) -> String {
         next = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_passes_is_an_outage_and_what_somebody_has_to_mend_is_none() {
+        let outage = |code, text: &str| judge(&Status::new(code, text)).is_outage();
+        for (code, text) in [
+            (Code::ResourceExhausted, "etcdserver: too many requests"),
+            (
+                Code::ResourceExhausted,
+                "etcdserver: mvcc: database space exceeded",
+            ),
+            (Code::Unavailable, "etcdserver: no leader"),
+            (Code::DataLoss, "etcdserver: corrupt cluster"),
+            (Code::Unauthenticated, "etcdserver: invalid auth token"),
+            (
+                Code::InvalidArgument,
+                "etcdserver: revision of auth store is old",
+            ),
+        ] {
+            assert!(outage(code, text), "{text}");
+        }
+        for (code, text) in [
+            (Code::PermissionDenied, "etcdserver: permission denied"),
+            (
+                Code::InvalidArgument,
+                "etcdserver: authentication failed, invalid user ID or password",
+            ),
+            (
+                Code::InvalidArgument,
+                "etcdserver: user name is empty",
+            ),
+            (Code::Unimplemented, "unknown service"),
+        ] {
+            assert!(!outage(code, text), "{text}");
+        }
+    }
 }

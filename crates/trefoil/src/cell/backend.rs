@@ -81,22 +81,12 @@ pub(super) fn run(args: BackendArgs) -> Outcome {
         let Some(join) = resize::await_join()? else {
             return Ok(ExitCode::SUCCESS);
         };
-        let ending = options.ending.clone();
-        let claim = || {
-            let pause = |pause| ending.pause(pause);
-            let tell = |error: &ConfigStoreError| {
-                tracing::warn!(%error, "nothing is served before the configuration store is back");
-            };
-            // Those that it has copied from have gone.
-            let claim = || store.claim(number);
-            let lock = trefoil_cell::wait_out(claim, ConfigStoreError::is_outage, tell, pause)?;
-            let counted = || store.incarnations();
-            let counted =
-                trefoil_cell::wait_out(counted, ConfigStoreError::is_outage, tell, pause)?;
-            let begun = counted.get(&number).copied();
-            Ok((lock, begun.unwrap_or(1)))
+        let claim = || store.claim_at_last(number);
+        let begun = || {
+            let counted = store.incarnations()?;
+            Ok(counted.get(&number).copied().unwrap_or(1))
         };
-        return resize::run(options, &listen, join, claim);
+        return resize::run(options, &listen, join, (claim, begun));
     }
     if store.is_remote() {
         check_place(&home, number)?;

@@ -28,6 +28,7 @@ mod hot_keys;
 )))]
 mod left_out;
 mod maintenance;
+mod no_return;
 mod packaging;
 #[cfg(feature = "queue")]
 mod queue;

@@ -141,6 +141,10 @@ impl Calls {
                     reason: format!("etcd cannot be reached: {reason}{hint}"),
                 }
             }
+            EtcdError::Exhausted(_) => ConfigStoreError::Unavailable {
+                address,
+                reason: error.to_string(),
+            },
             EtcdError::Refused(_) => ConfigStoreError::Refused {
                 address,
                 reason: format!(
