@@ -6,6 +6,7 @@ mod assigner;
 #[cfg(feature = "bench")]
 mod bench;
 mod certs;
+mod clock_back;
 mod commands;
 mod controller;
 mod dashboards;
