@@ -364,6 +364,7 @@ impl Running {
         state.layout_version = options.layout_version.into();
         state.recovery_rate = options.recovery_rate;
         state.local = options.local.clone();
+        state.limit_note.clone_from(&options.limit_note);
         state.ending = options.ending.clone();
         let (stopping, _) = watch::channel(false);
         Ok(Running {

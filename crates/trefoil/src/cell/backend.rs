@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use trefoil_backend::{ListenOptions, Listeners, ServerOptions};
-use trefoil_cell::{BackendRegistry, CellConfig, ConfigStoreError, RpcAddress};
+use trefoil_cell::{BackendRegistry, CellConfig, ConfigStoreError, LimitNote, RpcAddress};
 use trefoil_client::Served;
 use trefoil_tls::Tls;
 
@@ -68,6 +68,7 @@ pub(super) fn run(args: BackendArgs) -> Outcome {
     let own_socket = || directory.rpc_socket(number).map_err(Failure::of);
     let options = ServerOptions {
         memory_limit: to_be.memory,
+        limit_note: Some(LimitNote::in_directory(directory.directory())),
         partition_count: settings.partition_count,
         huge_pages: settings.huge_pages,
         repair: settings.repair,

@@ -477,6 +477,54 @@ fn what_was_set_by_command_holds_in_the_cell_of_the_new_size() {
     assert_eq!(cell.stop(), 0);
 }
 
+/// Where nobody else is left who was told, too.
+#[test]
+fn what_was_set_by_command_holds_after_a_death() {
+    for (mode, backends) in [("R=1", 1), ("R=3.2", 3)] {
+        let dir = tempfile::tempdir().unwrap();
+        let backends = backends.to_string();
+        let args = ["--mode", mode, "--backends", &backends, "--memory", "64MiB"];
+        let cell = Cell::up(dir.path(), &[&args[..], &["--restart", "always"]].concat());
+        let limits = |cell: &Cell| {
+            // With the only backend dead it fails.
+            let said = cell.run(&["cell", "status", "--json"]).stdout;
+            let status: serde_json::Value = serde_json::from_slice(&said).unwrap_or_default();
+            let backends = status["backends"].as_array().cloned().unwrap_or_default();
+            let of = |b: &serde_json::Value| (b["pid"].as_u64(), b["memory_limit_bytes"].as_u64());
+            let mut limits: Vec<_> = backends.iter().map(of).collect();
+            limits.resize(usize::max(limits.len(), 1), (None, None));
+            limits
+        };
+        for limit in ["160MiB", "96MiB"] {
+            let changed = cell.run(&["cell", "memory", "--limit", limit]);
+            assert!(changed.status.success(), "{changed:?}");
+            let before = limits(&cell)[0].0;
+            kill(before.unwrap() as u32, "KILL");
+            let expected: bytesize::ByteSize = limit.parse().unwrap();
+            await_that("it is there again, with that limit", || {
+                let (pid, found) = limits(&cell)[0];
+                let is_new = pid.is_some() && pid != before;
+                assert!(!is_new || found == Some(expected.as_u64()), "{found:?}");
+                is_new
+            });
+            await_that("the cell is whole", || {
+                let status = cell.status();
+                let mut backends = status["backends"].as_array().unwrap().iter();
+                backends.all(|b| b["state"] == "up")
+            });
+        }
+        // By the settings, which say the same as before: nothing changes.
+        kill(cell.pid(), "HUP");
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(limits(&cell).iter().all(|of| of.1 == Some(96 << 20)));
+        assert_eq!(cell.stop(), 0);
+        // Anew, the settings count.
+        let cell = Cell::up(dir.path(), &args);
+        assert!(limits(&cell).iter().all(|of| of.1 == Some(64 << 20)));
+        assert_eq!(cell.stop(), 0);
+    }
+}
+
 /// Whoever changes a cell, by hand.
 struct ByHand {
     runtime: tokio::runtime::Runtime,
