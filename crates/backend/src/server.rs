@@ -23,6 +23,7 @@ use crate::listen::{ListenError, ListenOptions, Listeners};
 use crate::local::LocalStore;
 use crate::member::Member;
 use crate::memory::MemoryBound;
+use crate::oom;
 use crate::options::{FabricOptions, ServerOptions, partitions_for};
 use crate::pace::CopyPace;
 use crate::process::{Machine, Resident, usual_baseline};
@@ -383,6 +384,7 @@ impl Running {
     /// From now on nobody else knows what this process knows.
     fn hold_only_copy(&mut self) {
         self.has_only_copy = true;
+        oom::put_back();
     }
 
     /// Nothing is waited for by a process that is to end.

@@ -35,6 +35,9 @@ pub(super) fn run(args: BackendArgs) -> Outcome {
     let home = Home::open(&args.dir, args.config_store.as_deref())?.on_several_hosts(spread)?;
     let (store, directory) = (home.registry(), home.directory());
     let takes_over = args.take_over || args.spare;
+    if takes_over || args.join {
+        trefoil_backend::oom::put_first();
+    }
     let settings = StoreSettings::from(&args.store);
     let to_be = match args.number {
         Some(number) => TakeOver {

@@ -312,6 +312,43 @@ fn joiners(cell: &Cell) -> Vec<u32> {
     found
 }
 
+fn oom_score_adj(pid: u32) -> String {
+    let value = std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj"));
+    value.unwrap().trim().to_owned()
+}
+
+/// Of those that serve and those that are to, the kernel ends the latter when memory runs out;
+/// until they serve.
+#[test]
+fn who_does_not_serve_yet_is_the_first_to_go() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["--mode", "R=1", "--backends", "2", "--memory", "64MiB", "--spares", "1"];
+    let cell = Cell::up(dir.path(), &args);
+    let usual = oom_score_adj(cell.pids[0]);
+    let mut resizing = Resizing::begin(&cell, "3");
+    resizing.await_phase("copying");
+    steps(&cell, &["cell", "resize", "--pause"]);
+    resizing.await_phase("paused");
+    let joiners = joiners(&cell);
+    assert_eq!(joiners.len(), 3);
+    for joiner in &joiners {
+        await_that("it has put itself first", || oom_score_adj(*joiner) == "500");
+    }
+    steps(&cell, &["cell", "resize", "--continue"]);
+    assert_eq!(resizing.end().0, Some(0));
+    let serve = |cell: &Cell| {
+        for pid in pids(cell) {
+            assert_eq!(oom_score_adj(pid as u32), usual);
+        }
+    };
+    serve(&cell);
+    // A spare, and a process in the place of another.
+    steps(&cell, &["cell", "drain", "1"]);
+    steps(&cell, &["cell", "restart", "0"]);
+    serve(&cell);
+    assert_eq!(cell.stop(), 0);
+}
+
 #[test]
 fn who_dies_before_the_change_leaves_the_cell_as_it_was() {
     let dir = tempfile::tempdir().unwrap();
