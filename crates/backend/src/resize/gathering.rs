@@ -657,6 +657,7 @@ impl Peer {
         if step == ResizeStep::Begin {
             let limit = answer.memory_limit_bytes;
             self.memory_limit.store(limit, Ordering::Relaxed);
+            clock::follow_predecessor(answer.unix_ns);
         }
         // Without its bound a shard would be taken over without its floor.
         let shard = |shard: v1::HandOverShard| {
