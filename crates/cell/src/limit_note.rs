@@ -33,7 +33,11 @@ impl LimitNote {
 
     /// What was noted last; nothing: nobody was given one, or it cannot be read.
     pub fn read(&self) -> Option<u64> {
-        std::fs::read_to_string(&self.path).ok()?.trim().parse().ok()
+        std::fs::read_to_string(&self.path)
+            .ok()?
+            .trim()
+            .parse()
+            .ok()
     }
 
     /// From now on the settings count.

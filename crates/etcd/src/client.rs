@@ -15,8 +15,8 @@ use crate::transaction::{Transaction, prefix_end};
 use crate::watch::Watch;
 use std::error::Error as _;
 use std::future::Future;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::time::timeout;
 use tonic::metadata::{Ascii, MetadataValue};
@@ -270,9 +270,9 @@ async fn token(
     let token = match AuthClient::new(channel.clone()).authenticate(request).await {
         Ok(answer) => {
             let token = answer.into_inner().token;
-            let token = token
-                .parse()
-                .map_err(|_| EtcdError::Unexpected("a token that no header can carry".to_owned()))?;
+            let token = token.parse().map_err(|_| {
+                EtcdError::Unexpected("a token that no header can carry".to_owned())
+            })?;
             Token::Shown(token)
         }
         Err(status) if status.message().contains("authentication is not enabled") => {
@@ -384,10 +384,7 @@ mod tests {
                 Code::InvalidArgument,
                 "etcdserver: authentication failed, invalid user ID or password",
             ),
-            (
-                Code::InvalidArgument,
-                "etcdserver: user name is empty",
-            ),
+            (Code::InvalidArgument, "etcdserver: user name is empty"),
             (Code::Unimplemented, "unknown service"),
         ] {
             assert!(!outage(code, text), "{text}");

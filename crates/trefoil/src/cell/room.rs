@@ -41,13 +41,18 @@ fn refuse(needed: u64, left: Option<Left>) -> Result<(), OrderError> {
 fn left(root: &Path) -> Option<Left> {
     let groups = groups(root);
     let groups = groups.iter().filter_map(Group::left);
-    host(root).into_iter().chain(groups).min_by_key(|of| of.bytes)
+    host(root)
+        .into_iter()
+        .chain(groups)
+        .min_by_key(|of| of.bytes)
 }
 
 fn host(root: &Path) -> Option<Left> {
     let text = std::fs::read_to_string(root.join("proc/meminfo")).ok()?;
     let field = |name: &str| {
-        let line = text.lines().find(|line| line.split(':').next() == Some(name))?;
+        let line = text
+            .lines()
+            .find(|line| line.split(':').next() == Some(name))?;
         line.split_whitespace().nth(1)?.parse::<u64>().ok()
     };
     // Where the cell has huge pages, they are not in the rest.
@@ -103,10 +108,14 @@ impl Group {
         let stat = read("memory.stat").unwrap_or_default();
         let cached = |name: &str| {
             let name = format!("{prefix}{name}");
-            let line = stat.lines().find_map(|line| line.strip_prefix(&name)?.strip_prefix(' '));
+            let line = stat
+                .lines()
+                .find_map(|line| line.strip_prefix(&name)?.strip_prefix(' '));
             line.and_then(|line| line.trim().parse::<u64>().ok())
         };
-        let cached = ["inactive_file", "active_file"].into_iter().filter_map(cached);
+        let cached = ["inactive_file", "active_file"]
+            .into_iter()
+            .filter_map(cached);
         let used = current.saturating_sub(cached.sum());
         Some(Left {
             bytes: limit.saturating_sub(used),
@@ -141,8 +150,16 @@ mod tests {
         write(root, "proc/self/cgroup", "0::/cells/mail\n");
         write(root, "sys/fs/cgroup/cells/mail/memory.max", "max\n");
         write(root, "sys/fs/cgroup/cells/mail/memory.current", "1\n");
-        write(root, "sys/fs/cgroup/cells/memory.max", &format!("{}\n", 3 * GIB));
-        write(root, "sys/fs/cgroup/cells/memory.current", &format!("{}\n", 2 * GIB));
+        write(
+            root,
+            "sys/fs/cgroup/cells/memory.max",
+            &format!("{}\n", 3 * GIB),
+        );
+        write(
+            root,
+            "sys/fs/cgroup/cells/memory.current",
+            &format!("{}\n", 2 * GIB),
+        );
         let stat = format!("anon 5\ninactive_file {}\nactive_file 0\n", GIB / 2);
         write(root, "sys/fs/cgroup/cells/memory.stat", &stat);
         let found = left(root).unwrap();
@@ -154,9 +171,21 @@ mod tests {
         // The older kind.
         write(root, "proc/self/cgroup", "5:cpu:/\n4:memory:/mail\n0::/\n");
         let folder = "sys/fs/cgroup/memory/mail";
-        write(root, &format!("{folder}/memory.limit_in_bytes"), &format!("{GIB}\n"));
-        write(root, &format!("{folder}/memory.usage_in_bytes"), &format!("{GIB}\n"));
-        write(root, &format!("{folder}/memory.stat"), "total_inactive_file 4096\n");
+        write(
+            root,
+            &format!("{folder}/memory.limit_in_bytes"),
+            &format!("{GIB}\n"),
+        );
+        write(
+            root,
+            &format!("{folder}/memory.usage_in_bytes"),
+            &format!("{GIB}\n"),
+        );
+        write(
+            root,
+            &format!("{folder}/memory.stat"),
+            "total_inactive_file 4096\n",
+        );
         assert_eq!(left(root).unwrap().bytes, 4096);
     }
 

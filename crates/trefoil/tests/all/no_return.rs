@@ -166,7 +166,12 @@ fn an_etcd_without_room_after_the_change_costs_nothing() {
     let cell = Cell::up(&home.path().join("cell"), &args);
     let mut keeper = client(&cell);
     fill(&mut keeper);
-    steps(&cell, &["cell", "resize", "--backends", "3"]);
+    // Orders go to the `cell up` of the host, which is found by the cell's directory.
+    let here = format!("unix:{}/cell", home.path().display());
+    let order = ["cell", "resize", "--backends", "3", "--cell", &here];
+    let output = crate::support::run(&order);
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{words}");
     assert_eq!(cell.log().count(&["has died before it served"]), 0);
     all_is_there(&mut keeper);
     all_is_there(&mut client(&cell));

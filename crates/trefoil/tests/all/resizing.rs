@@ -322,7 +322,16 @@ fn oom_score_adj(pid: u32) -> String {
 #[test]
 fn who_does_not_serve_yet_is_the_first_to_go() {
     let dir = tempfile::tempdir().unwrap();
-    let args = ["--mode", "R=1", "--backends", "2", "--memory", "64MiB", "--spares", "1"];
+    let args = [
+        "--mode",
+        "R=1",
+        "--backends",
+        "2",
+        "--memory",
+        "64MiB",
+        "--spares",
+        "1",
+    ];
     let cell = Cell::up(dir.path(), &args);
     let usual = oom_score_adj(cell.pids[0]);
     let mut resizing = Resizing::begin(&cell, "3");
@@ -332,7 +341,9 @@ fn who_does_not_serve_yet_is_the_first_to_go() {
     let joiners = joiners(&cell);
     assert_eq!(joiners.len(), 3);
     for joiner in &joiners {
-        await_that("it has put itself first", || oom_score_adj(*joiner) == "500");
+        await_that("it has put itself first", || {
+            oom_score_adj(*joiner) == "500"
+        });
     }
     steps(&cell, &["cell", "resize", "--continue"]);
     assert_eq!(resizing.end().0, Some(0));
