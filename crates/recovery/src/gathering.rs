@@ -239,7 +239,9 @@ impl<D: AsRef<[u8]>> Gathering<D> {
             true => UNDER_WAY_LAST_MAX,
             false => UNDER_WAY_MAX,
         };
-        if self.under_way.len() >= most {
+        // What everybody is asked first is asked of all at once: who takes part waits for all
+        // answers before it judges any.
+        if self.steps.is_empty() && self.under_way.len() >= most {
             return None;
         }
         let (what, asked) = self.next()?;
