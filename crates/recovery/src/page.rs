@@ -14,8 +14,8 @@ const ENTRIES_LEN: usize = 512 << 10;
 const CHOSEN_LEN: usize = 128 << 10;
 /// The same of entries that are chosen and named ([`Copied::placed_at`]).
 const CHOSEN_PLACED_LEN: usize = 256 << 10;
-/// The same of entries that are only named ([`Copied::placed`]): nothing of them is copied, but as
-/// many as these should stand there still when they are read.
+/// The same of entries that are only named ([`Copied::placed`]): nothing of them is copied,
+/// but as many as these should stand there still when they are read.
 pub const PLACED_LEN: usize = 1 << 20;
 /// What a short entry takes of it: its name is that long, about.
 const PLACED_ENTRY_LEN: usize = 128;
