@@ -152,23 +152,13 @@ pub(crate) fn take(
     let begun = Instant::now();
     let mut saying = JoinSet::new();
     saying.spawn_on(say_alive(alive), runtime.handle());
-    // Most of it is copied while the predecessor serves, and gives way to that. The locks
-    // that it takes are of a store that does not serve yet.
-    let copied = std::thread::scope(|scope| {
-        let copies = || {
-            background::give_way();
-            let runtime = background::runtime().map_err(|error| system(member, &error))?;
-            runtime.block_on(async {
-                let predecessor = Arc::new(predecessor()?);
-                let copies = copy_most(&predecessor, member);
-                predecessor.unless_ended(copies).await
-            })
-        };
-        let thread = std::thread::Builder::new().name("trefoil-copy".to_owned());
-        let thread = thread.spawn_scoped(scope, copies);
-        let copied = thread.map_err(|error| system(member, &error))?.join();
-        copied.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    // Most of it is copied while the predecessor serves, and gives way to that.
+    let copied = background::run("trefoil-copy", async {
+        let predecessor = Arc::new(predecessor()?);
+        let copies = copy_most(&predecessor, member);
+        predecessor.unless_ended(copies).await
     });
+    let copied = copied.map_err(|error| system(member, &error)).flatten();
     let (predecessor, moved) = runtime.block_on(async {
         let predecessor = Arc::new(predecessor()?);
         let moved = match copied {

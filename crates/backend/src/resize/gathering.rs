@@ -133,32 +133,14 @@ pub(crate) fn gather(
         let _entered = runtime.enter();
         Work::new(state, member, gather, pace)?
     };
-    // Before everybody waits for it the copy gives way to what the cell serves, messages
-    // included: they are packed and unpacked by this thread alone. The locks that it takes are
-    // of a store that does not serve yet.
-    let near = std::thread::scope(|scope| {
-        let copy = || {
-            background::give_way();
-            // Without one, it is copied by those that serve.
-            let Ok(runtime) = background::runtime() else {
-                return Ok(false);
-            };
-            runtime.block_on(async {
-                work.connect();
-                work.run(true).await
-            })
-        };
-        let thread = std::thread::Builder::new().name("trefoil-gather".to_owned());
-        match thread.spawn_scoped(scope, copy) {
-            Ok(thread) => thread.join().unwrap_or(Err(ResizeError::GivenUp)),
-            Err(_) => Ok(false),
-        }
-    })?;
+    // Before everybody waits for it the copy gives way to what the cell serves.
+    let copied = background::run("trefoil-gather", async {
+        work.connect();
+        work.run(true).await
+    });
+    copied.map_err(|error| ResizeError::System(error.to_string()))??;
     runtime.block_on(async {
         work.connect();
-        if !near {
-            work.run(true).await?;
-        }
         work.run(false).await
     })?;
     let moved = work.machine.finish(&member.store);

@@ -71,6 +71,9 @@ pub enum ResizeError {
         /// Why.
         why: crate::memory::MemoryError,
     },
+    /// The system does not give it what it needs to copy.
+    #[error("nothing can be copied: {0}")]
+    System(String),
     /// Whoever changes the cell has gone, or says so.
     #[error("the resize was given up")]
     GivenUp,
