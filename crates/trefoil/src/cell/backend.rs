@@ -96,7 +96,12 @@ pub(super) fn run(args: BackendArgs) -> Outcome {
         check_place(&home, number)?;
     }
     if takes_over {
-        let claim = || store.claim(number);
+        // On one host the lock of the directory decides, which the predecessor gives back:
+        // whatever etcd takes or does not, nobody else there is the backend.
+        let claim = || match home.spread() {
+            None => store.claim_at_last(number),
+            Some(_) => store.claim(number),
+        };
         return crate::serve::take_over(options, &listen, claim, "ready");
     }
     let lock = store.claim(number).map_err(Failure::of)?;

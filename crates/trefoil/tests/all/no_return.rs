@@ -194,3 +194,41 @@ fn an_etcd_without_room_after_the_change_costs_nothing() {
     all_is_there(&mut keeper);
     assert_eq!(cell.stop(), 0);
 }
+
+/// etcd can be read, and takes nothing: a process that takes another one's place serves by
+/// the lock of the cell's directory, and registers when there is room.
+#[test]
+fn an_etcd_without_room_delays_no_restart() {
+    let home = tempfile::tempdir().unwrap();
+    let mut etcd = EtcdProcess::start(home.path(), None).unwrap();
+    let address = format!("etcd://{}/cells/mail", etcd.host());
+    let mut args = vec!["--store", &address];
+    args.extend_from_slice(&TWO);
+    let cell = Cell::up(&home.path().join("cell"), &args);
+    let mut keeper = client(&cell);
+    fill(&mut keeper);
+    let before = pids(&cell);
+    etcd.kill();
+    etcd.limit_room(Some(1));
+    etcd.run().unwrap();
+    assert!(etcd.ctl(&["put", "other", "1"]).is_err(), "it has no room");
+    let here = format!("unix:{}/cell", home.path().display());
+    let output = crate::support::run(&["cell", "restart", "--cell", &here]);
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{words}");
+    let after = pids(&cell);
+    assert!(before.iter().all(|pid| !after.contains(pid)), "{after:?}");
+    all_is_there(&mut keeper);
+    all_is_there(&mut client(&cell));
+    etcd.kill();
+    etcd.limit_room(None);
+    etcd.run().unwrap();
+    etcd.ctl(&["alarm", "disarm"]).unwrap();
+    await_that("they register", || {
+        let listed = etcd.ctl(&["get", "--prefix", "--keys-only", "cells/mail/backends/"]);
+        let listed = listed.unwrap_or_default();
+        (0..2).all(|number| listed.contains(&format!("backends/{number}")))
+    });
+    all_is_there(&mut keeper);
+    assert_eq!(cell.stop(), 0);
+}
