@@ -37,9 +37,13 @@ use crate::retry::{GiveUp, Limits, Retry, RetryCause, RetryCounts};
 use trefoil_layout::Version;
 use trefoil_layout::op::{Ack, Outcome, Rejection};
 
-/// Shortest pause before one that moves is asked again, in nanoseconds: each message wakes a
-/// thread on a core that it needs for what it still has to copy.
-const MOVING_PAUSE_NS_MIN: u64 = 100_000;
+/// Pauses before those that move are asked again, in nanoseconds, each twice as long as the
+/// one before: each message wakes a thread on a core that they need for what they still have
+/// to copy. While a cell of three was resized on one core, those who asked each millisecond
+/// took half of it. What is over in a moment is found out a moment later; what takes 30 ms,
+/// at most 4 ms later.
+const MOVING_PAUSE_NS_MIN: u64 = 125_000;
+const MOVING_PAUSE_NS_MAX: u64 = 4_000_000;
 
 /// What the driver does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,6 +150,8 @@ pub struct Mutate {
     /// An attempt that is over may have left something at a replica.
     uncertain: bool,
     pause_ns: u64,
+    /// The latest one for the sake of those that move.
+    moving_pause_ns: u64,
     retry: Retry,
     outcome: Option<MutationOutcome>,
 }
@@ -174,6 +180,7 @@ impl Mutate {
             nominating: false,
             uncertain: false,
             pause_ns: 0,
+            moving_pause_ns: 0,
             retry: Retry::new(limits),
             outcome: (mode == Mode::R2Immutable)
                 .then_some(MutationOutcome::Rejected(Rejection::Immutable)),
@@ -630,7 +637,9 @@ impl Mutate {
             return;
         }
         if moves {
-            self.pause_ns = self.pause_ns.max(MOVING_PAUSE_NS_MIN);
+            let longer = 2 * self.moving_pause_ns;
+            self.moving_pause_ns = longer.clamp(MOVING_PAUSE_NS_MIN, MOVING_PAUSE_NS_MAX);
+            self.pause_ns = self.pause_ns.max(self.moving_pause_ns);
         }
         for replica in self.replicas[..self.replica_count]
             .iter_mut()

@@ -133,15 +133,16 @@ pub(crate) fn gather(
         let _entered = runtime.enter();
         Work::new(state, member, gather, pace)?
     };
-    // Before everybody waits for it the copy gives way to what the cell serves.
+    // Before everybody waits for it the copy gives way to what the cell serves, and so does
+    // what has changed while others copy.
     let copied = background::run("trefoil-gather", async {
         work.connect();
-        work.run(true).await
+        work.run(Until::Haste).await
     });
     copied.map_err(|error| ResizeError::System(error.to_string()))??;
     runtime.block_on(async {
         work.connect();
-        work.run(false).await
+        work.run(Until::Begin).await
     })?;
     let moved = work.machine.finish(&member.store);
     tracing::info!(
@@ -171,6 +172,8 @@ struct Work {
     limit_tried: u64,
     paused: bool,
     begun: bool,
+    /// All have their first copy, and what follows is waited for.
+    is_hasty: bool,
     /// Everybody is frozen, and nobody has said that they go on.
     is_last: bool,
     /// What the others wait to hear.
@@ -189,6 +192,15 @@ struct Work {
     /// Of the first walk. What has changed since is copied as fast as it goes: at a lower
     /// pace than clients write, it would never be near.
     pace: CopyPace,
+}
+
+/// How long [`Work::run`] goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Until {
+    /// Until all have their first copy.
+    Haste,
+    /// Until it is to begin.
+    Begin,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -223,6 +235,7 @@ impl Work {
             limit_tried: 0,
             paused: false,
             begun: false,
+            is_hasty: false,
             is_last: false,
             owes: Owes::Near(0),
             told: Instant::now(),
@@ -246,8 +259,7 @@ impl Work {
         }
     }
 
-    /// Until it is near for the first time (`first`), or else until it is to begin.
-    async fn run(&mut self, first: bool) -> Result<bool, ResizeError> {
+    async fn run(&mut self, until: Until) -> Result<(), ResizeError> {
         let mut answers = JoinSet::new();
         let mut tick = tokio::time::interval(TELL_PERIOD);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -256,7 +268,10 @@ impl Work {
         let mut ended = pin!(ending.said());
         loop {
             let owed = self.pace.owes();
+            // What was asked by this runtime is answered to it.
+            let leaves = until == Until::Haste && self.is_hasty;
             while self.begun
+                && !leaves
                 && !self.paused
                 && owed.is_zero()
                 && let Some((number, asked)) = self.machine.ask()
@@ -269,14 +284,14 @@ impl Work {
                 });
             }
             self.settle();
-            if first && self.owes == Owes::Nothing && self.machine.is_near() {
-                return Ok(true);
+            if leaves && answers.is_empty() {
+                return Ok(());
             }
             tokio::select! {
                 () = &mut ended => return Err(ResizeError::GivenUp),
                 order = self.orders.recv() => {
                     if self.obey(order.ok_or(ResizeError::GivenUp)?) {
-                        return Ok(true);
+                        return Ok(());
                     }
                 }
                 Some(answer) = answers.join_next() => {
@@ -306,6 +321,7 @@ impl Work {
             GatherOrder::Pause => self.paused = true,
             GatherOrder::Continue => self.paused = false,
             GatherOrder::Near { attempt } => {
+                self.is_hasty = true;
                 self.owes = Owes::Near(attempt);
                 self.machine.round();
             }
@@ -507,6 +523,14 @@ struct Peer {
     memory_limit: AtomicU64,
     /// How far its time is ahead of the host's clock, once it has said it.
     ahead_ns: AtomicU64,
+    /// What it has told beside what has changed last, by shard.
+    told: Mutex<HashMap<usize, Told>>,
+}
+
+/// What one would answer who is asked for these places.
+struct Told {
+    places: Vec<Range<u64>>,
+    page: v1::CopyItemsResponse,
 }
 
 /// How far ahead the time of the cell is, of what each has said. One that is alone with it may
@@ -551,6 +575,7 @@ impl Peer {
             layout_version: LAYOUT_VERSION.into(),
             memory_limit: AtomicU64::new(0),
             ahead_ns: AtomicU64::new(0),
+            told: Mutex::default(),
         })
     }
 
@@ -604,8 +629,14 @@ impl Peer {
         places: &[Range<u64>],
         values: bool,
     ) -> Result<Page<Bytes>, ResizeError> {
-        let names = values && self.memory.is_open(&self.config, 0);
-        let (mut page, named) = self.page(local, places, values, names).await?;
+        let told = values.then(|| self.told(local, places)).flatten();
+        let (mut page, named) = match told {
+            Some(page) => self.decode(page, places)?,
+            None => {
+                let names = values && self.memory.is_open(&self.config, 0);
+                self.page(local, places, values, names).await?
+            }
+        };
         let mut missing = match self.memory.read(named, &mut page) {
             Missed::Places(missing) => missing,
             Missed::All => return Ok(self.page(local, places, values, false).await?.0),
@@ -625,7 +656,7 @@ impl Peer {
         values: bool,
         placed: bool,
     ) -> Result<(Page<Bytes>, Vec<Placed>), ResizeError> {
-        let (places, ranges) = encode_places(places);
+        let (all, ranges) = encode_places(places);
         let request = v1::CopyItemsRequest {
             shard: Some(v1::ShardName {
                 backend: self.number,
@@ -634,8 +665,8 @@ impl Peer {
                 incarnation: 0,
                 backends: self.old_count,
             }),
-            from: places.start,
-            until: places.end,
+            from: all.start,
+            until: all.end,
             ranges,
             values,
             layout_version: self.layout_version,
@@ -646,10 +677,38 @@ impl Peer {
         };
         let mut client = self.client();
         let page = self.call(CALL_PATIENCE, client.copy_items(request)).await?;
+        self.decode(page, places)
+    }
+
+    fn decode(
+        &self,
+        page: v1::CopyItemsResponse,
+        places: &[Range<u64>],
+    ) -> Result<(Page<Bytes>, Vec<Placed>), ResizeError> {
+        let (places, _) = encode_places(places);
         let malformed = |error| self.malformed(error);
         let (page, named) = decode_page(page, &self.hasher).map_err(malformed)?;
         check_placed(&named, &places, &page).map_err(malformed)?;
         Ok((page, named))
+    }
+
+    /// What it has told already of these places.
+    fn told(&self, local: usize, places: &[Range<u64>]) -> Option<v1::CopyItemsResponse> {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let told = told.remove(&local).filter(|told| told.places == places);
+        told.map(|told| told.page)
+    }
+
+    /// Keeps what is told with an answer, for who asks for it next.
+    fn keep(&self, shards: &[ShardState], pages: Vec<v1::CopyItemsResponse>) {
+        let pages = shards.iter().zip(pages).enumerate();
+        let told = pages.filter(|(_, (_, page))| page.next > 0);
+        let told = told.map(|(local, (shard, page))| {
+            let places = shard.changes.clone();
+            (local, Told { places, page })
+        });
+        let told = told.collect();
+        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = told;
     }
 
     fn request(&self, step: ResizeStep) -> v1::ResizeRequest {
@@ -679,7 +738,12 @@ impl Peer {
     }
 
     async fn step(&self, step: ResizeStep) -> Result<Vec<ShardState>, ResizeError> {
-        let request = self.request(step);
+        let changes = step == ResizeStep::Changes;
+        let request = v1::ResizeRequest {
+            values: changes,
+            placed: changes && self.memory.is_open(&self.config, 0),
+            ..self.request(step)
+        };
         let answer = self.send(request).await?;
         if step == ResizeStep::Begin {
             let limit = answer.memory_limit_bytes;
@@ -698,7 +762,9 @@ impl Peer {
             })
         };
         let shards: Option<Vec<_>> = answer.shards.into_iter().map(shard).collect();
-        shards.ok_or_else(|| self.malformed(ContractError::Missing("bound_max")))
+        let shards = shards.ok_or_else(|| self.malformed(ContractError::Missing("bound_max")))?;
+        self.keep(&shards, answer.pages);
+        Ok(shards)
     }
 
     async fn long(

@@ -4,20 +4,23 @@ use crate::clock;
 use crate::flush::FlushError;
 use crate::follow::Trouble;
 use crate::member::Member;
-use crate::service::copy::is_plain;
+use crate::service::copy::{self, is_plain};
 use crate::state::State;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tonic::Status;
 use trefoil_cell::{BACKEND_COUNT_MAX, CellConfig, ConfigStoreError};
-use trefoil_layout::Version;
+use trefoil_layout::{Placement, ShardMap, Version};
 use trefoil_recovery::{Notes, Ranges, ShardState, shard_states};
 use trefoil_rpc::v1::{self, ResizeStep};
 
 /// How long backends of a cell that is resized take no mutation at most, at a time. Clients
 /// try again within their deadlines.
 pub const FROZEN_MAX: Duration = Duration::from_millis(500);
+/// Ranges of changed places of a shard whose values are told with them: those of a moment.
+const TOLD_AT_ONCE_MAX: usize = 256;
 /// A taker, or who changes the cell, that has not been heard of for so long has gone.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// How long clients that are connected hear that nothing is taken here any more, before
@@ -173,7 +176,17 @@ pub(crate) fn step(
             of.notes.note(&states);
             let changes = of.notes.take(request.taker);
             let changes = changes.ok_or_else(|| Status::failed_precondition("no such taker"))?;
-            Ok(response(states, changes, Duration::ZERO))
+            let backends = of.backends;
+            // Values take their time, and leases are renewed meanwhile.
+            drop(part);
+            let pages = match request.values {
+                true => pages(state, member, (request, backends), &changes)?,
+                false => Vec::new(),
+            };
+            Ok(v1::ResizeResponse {
+                pages,
+                ..response(states, changes, Duration::ZERO)
+            })
         }
         ResizeStep::Alive => {
             let taker = of.takers.get_mut(&request.taker);
@@ -296,6 +309,45 @@ fn begin(
         unix_ns: clock::now().unix_ns,
         ..response(states, none, Duration::ZERO)
     })
+}
+
+/// What stands at the places that have changed, for a taker that would ask for it next: few
+/// calls are what the last step is to cost. They are noted as told, so whatever changes from
+/// now on is noted again.
+fn pages(
+    state: &State,
+    member: &Member,
+    (request, backends): (&v1::ResizeRequest, u32),
+    changes: &[Ranges],
+) -> Result<Vec<v1::CopyItemsResponse>, Status> {
+    let old = state.config().placement();
+    let taker = ShardMap::new(Placement::new(old.copy_count(), backends), request.taker);
+    let sources = trefoil_recovery::sources(old, taker);
+    let source = sources.iter().find(|of| of.backend == member.number);
+    let wanted = source.map_or(&[][..], |of| &of.locals);
+    let page = |(shard, changes): (usize, &Ranges)| {
+        if changes.is_empty() || changes.len() > TOLD_AT_ONCE_MAX || !wanted.contains(&shard) {
+            return Ok(v1::CopyItemsResponse::default());
+        }
+        let asked = v1::CopyItemsRequest {
+            ranges: changes.iter().map(encode_range).collect(),
+            values: true,
+            layout_version: request.layout_version,
+            placed: request.placed,
+            of_backends: backends,
+            of_shard: taker.shard(shard),
+            ..v1::CopyItemsRequest::default()
+        };
+        copy::items(member, shard, &asked, state.layout_version)
+    };
+    changes.iter().enumerate().map(page).collect()
+}
+
+fn encode_range(range: &Range<u64>) -> v1::PlaceRange {
+    v1::PlaceRange {
+        from: range.start,
+        until: range.end,
+    }
 }
 
 /// Why nothing can be copied from here just now.
@@ -453,18 +505,14 @@ fn response(shards: Vec<ShardState>, changes: Vec<Ranges>, frozen: Duration) -> 
         changes: changes
             .next()
             .unwrap_or_default()
-            .into_iter()
-            .map(|range| v1::PlaceRange {
-                from: range.start,
-                until: range.end,
-            })
+            .iter()
+            .map(encode_range)
             .collect(),
     };
     v1::ResizeResponse {
         shards: shards.into_iter().map(shard).collect(),
         frozen_ms: frozen.as_millis() as u32,
-        memory_limit_bytes: 0,
-        unix_ns: 0,
+        ..v1::ResizeResponse::default()
     }
 }
 
@@ -477,7 +525,9 @@ mod tests {
         BackendConfig, BackendRegistry as _, ConfigStore as _, DirectoryStore, Mode,
     };
     use trefoil_layout::KeyHasher;
+    use trefoil_layout::data::DataEntry;
     use trefoil_layout::limits::LAYOUT_VERSION;
+    use trefoil_layout::op::{Action, Mutation, Outcome};
 
     const RESIZE: u64 = 7;
 
@@ -543,16 +593,36 @@ mod tests {
             config: Option<&CellConfig>,
         ) -> Result<v1::ResizeResponse, Status> {
             let request = v1::ResizeRequest {
+                config: config.map(trefoil_cell::encode_config),
+                ..self.request(step)
+            };
+            super::step(self.state(), self.member(), &request)
+        }
+
+        fn request(&self, step: ResizeStep) -> v1::ResizeRequest {
+            v1::ResizeRequest {
                 life: self.config.life,
                 resize: RESIZE,
                 step: step.into(),
                 layout_version: LAYOUT_VERSION.into(),
                 backends: 2,
                 attempt: 1,
-                config: config.map(trefoil_cell::encode_config),
                 ..v1::ResizeRequest::default()
+            }
+        }
+
+        fn set(&self, key: &[u8], value: &[u8]) {
+            let mutation = Mutation {
+                action: Action::Set,
+                version: Version::new(clock::now().unix_ns, 7, 7),
+                entry: DataEntry {
+                    key,
+                    value,
+                    ..DataEntry::default()
+                },
             };
-            super::step(self.state(), self.member(), &request)
+            let ack = self.member().mutate(self.member().topology(), &mutation);
+            assert_eq!(ack.outcome, Outcome::Applied);
         }
 
         fn resized(&self) -> CellConfig {
@@ -617,6 +687,66 @@ mod tests {
         assert_eq!(cell.state().config().backends.len(), 2);
         // Asked again, because the answer was lost.
         assert!(cell.step(ResizeStep::Retire, Some(&resized)).is_ok());
+    }
+
+    /// Few calls are what the last step is to cost: what few places hold is told with them,
+    /// to who will hold it.
+    #[test]
+    fn what_has_changed_is_told_with_the_values_where_it_is_little() {
+        let cell = Cell::new();
+        let changes = |taker, values| {
+            let request = v1::ResizeRequest {
+                taker,
+                values,
+                ..cell.request(ResizeStep::Changes)
+            };
+            super::step(cell.state(), cell.member(), &request).unwrap()
+        };
+        let begin = |taker| {
+            let request = v1::ResizeRequest {
+                taker,
+                ..cell.request(ResizeStep::Begin)
+            };
+            super::step(cell.state(), cell.member(), &request).unwrap();
+        };
+        begin(0);
+        begin(1);
+        let (keeps, goes) = (Placement::new(1, 2), &cell.config.hash);
+        let first = |key: &[u8]| keeps.first(goes.hash(key));
+        let keys: Vec<Vec<u8>> = (0..20u8).map(|n| vec![b'k', n]).collect();
+        for key in &keys {
+            cell.set(key, b"value");
+        }
+        for taker in [0, 1] {
+            let told = changes(taker, true);
+            let [page] = &told.pages[..] else {
+                panic!("a page for each shard: {told:?}");
+            };
+            let last = told.shards[0].changes.last().unwrap();
+            assert_eq!(page.next, last.until);
+            let mut wanted: Vec<&[u8]> = Vec::new();
+            wanted.extend(keys.iter().map(Vec::as_slice).filter(|k| first(k) == taker));
+            assert!(!wanted.is_empty() && wanted.len() < keys.len());
+            let found = page.items.iter().map(|item| {
+                let entry = DataEntry::decode(&item.data).unwrap();
+                entry.key.to_vec()
+            });
+            let mut found: Vec<Vec<u8>> = found.collect();
+            found.sort_unstable();
+            assert_eq!(found, wanted);
+            // Nothing has changed since.
+            let told = changes(taker, true);
+            assert!(told.shards[0].changes.is_empty() && told.pages[0].next == 0);
+        }
+        // Who does not ask is told no values, and who asks late of too much.
+        cell.set(&keys[0], b"other");
+        assert!(changes(0, false).pages.is_empty());
+        for n in 0..2_000u32 {
+            cell.set(&n.to_le_bytes(), b"value");
+        }
+        let told = changes(0, true);
+        assert!(told.shards[0].changes.len() > TOLD_AT_ONCE_MAX);
+        assert_eq!(told.pages[0], v1::CopyItemsResponse::default());
     }
 
     /// It was about to, by itself, and had not done so yet.

@@ -123,7 +123,7 @@ pub(super) fn raise_epoch_by(
 
 /// A page. Values are plain for one whose data entries have another layout than
 /// `own_layout`.
-pub(super) fn items(
+pub(crate) fn items(
     member: &Member,
     shard: usize,
     request: &v1::CopyItemsRequest,

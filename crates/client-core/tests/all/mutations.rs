@@ -581,6 +581,31 @@ fn who_moves_is_waited_for_beside_one_that_is_gone() {
     }
 }
 
+/// Each message wakes a thread on a core that who moves needs for what is left to copy: one
+/// that takes 30 ms is not asked 40 times, and one that takes a moment is asked a moment later.
+#[test]
+fn who_moves_is_asked_less_and_less_often() {
+    let mut mutate = set();
+    let (mut at_ns, mut asked_ns) = (0, Vec::new());
+    while at_ns < 30_000_000 {
+        match mutate.poll(0) {
+            MutateStep::Send { replica, .. } => {
+                if replica == 0 {
+                    asked_ns.push(at_ns);
+                }
+                mutate.handle_ack(replica, v(5), rejected(Rejection::UnknownConfig));
+            }
+            MutateStep::Pause { ns } => at_ns += ns,
+            step => panic!("{step:?}"),
+        }
+    }
+    assert!((8..=14).contains(&asked_ns.len()), "{asked_ns:?}");
+    assert!(asked_ns[1] <= 200_000, "{asked_ns:?}");
+    let waits = asked_ns.windows(2).map(|pair| pair[1] - pair[0]);
+    assert!(waits.clone().is_sorted(), "{asked_ns:?}");
+    assert!(waits.max() <= Some(4_000_000), "{asked_ns:?}");
+}
+
 /// A replica that is still being reconnected to has been sent nothing: with all of
 /// them down the mutation has failed, whichever connection ends first.
 #[test]
