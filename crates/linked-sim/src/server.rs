@@ -197,6 +197,8 @@ impl Server {
             // Alone, with some neighbours, with all that a chunk takes.
             pull_bytes: [0, 40, 64 << 10][profile.keys % 3],
             window_bytes: profile.window_bytes,
+            // More than there ever is, a few messages, one.
+            bulk_bytes: [256 << 10, 200, 1][profile.keys / 3 % 3],
             bytes_per_second: profile.bytes_per_second,
             resend_after: Duration::from_millis(80),
             ..Config::new(profile.replication)

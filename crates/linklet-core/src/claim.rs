@@ -22,8 +22,8 @@ pub(crate) struct MyClaim {
     /// from this server, too.
     asked: BTreeSet<ServerId>,
     answers: BTreeMap<ServerId, Answer>,
-    /// Keys asked for first.
-    pub(crate) pulled: BTreeSet<KeyPoint>,
+    /// Keys asked for first, and whom.
+    pub(crate) pulled: BTreeSet<(ServerId, KeyPoint)>,
     /// Copies asked for because nobody has the authority, and from whom.
     recovering: RangeMap<ServerId>,
 }
@@ -31,17 +31,25 @@ pub(crate) struct MyClaim {
 #[derive(Debug)]
 struct Answer {
     held: RangeSet,
+    /// Sent to somebody else who may refuse it: then it is held again.
+    in_transit: RangeSet,
     /// Not to be taken for ownerless on this server's word.
     busy: RangeSet,
     copies: RangeMap<AssignmentVersion>,
 }
 
+impl Answer {
+    fn may_send(&self, point: KeyPoint) -> bool {
+        self.held.has(point) || self.in_transit.has(point)
+    }
+}
+
 impl MyClaim {
-    /// Who has said that it has this key.
-    pub(crate) fn holder(&self, point: KeyPoint) -> Option<ServerId> {
-        let mut answers = self.answers.iter();
+    /// Who has said that it has this key, or may have it back.
+    pub(crate) fn holders(&self, point: KeyPoint) -> impl Iterator<Item = ServerId> {
+        let answers = self.answers.iter();
         answers
-            .find(|(_, answer)| answer.held.has(point))
+            .filter(move |(_, answer)| answer.may_send(point))
             .map(|(&server, _)| server)
     }
 }
@@ -170,11 +178,12 @@ impl Core {
         let kept = Answer {
             busy: RangeSet::of(busy.into_iter().flatten().copied()),
             held: RangeSet::of(answer.held),
+            in_transit: RangeSet::of(answer.in_transit),
             copies,
         };
         let awaited = self.parked.keys().copied();
         let points: Vec<KeyPoint> = awaited
-            .filter(|&point| kept.held.has(point) && claim.pulled.insert(point))
+            .filter(|&point| kept.may_send(point) && claim.pulled.insert((from, point)))
             .collect();
         for (slice, ()) in kept.held.iter() {
             for slice in self.wanted.common(slice) {
@@ -206,6 +215,7 @@ impl Core {
                 self.conclude_stale.add(slice);
                 answer.busy.remove(slice);
                 answer.held.remove(slice);
+                answer.in_transit.remove(slice);
                 // What it was to recover: it has no copy of it after all.
                 let asked = mine.recovering.within(slice);
                 let of_it: Vec<Slice> = asked

@@ -95,6 +95,7 @@
 //! |---|---|
 //! | `core` | the state, and the ways in and out |
 //! | `claim`, `give` | the two sides of a move |
+//! | `bulk`, `part` | what nobody waits for: chunks, in turns |
 //! | `follow`, `copies` | the two sides of a copy |
 //! | `settle` | strong commits |
 //! | `serve`, `table` | what becomes of a request |
@@ -103,6 +104,7 @@
 //! | `link`, `message`, `codec` | what servers say to each other, and how it arrives |
 //! | `ranges` | facts about ranges of the key space |
 
+mod bulk;
 mod claim;
 mod codec;
 mod config;
@@ -117,6 +119,7 @@ mod loss;
 mod message;
 #[doc(hidden)]
 pub mod mutants;
+mod part;
 mod ranges;
 mod recover;
 mod serve;

@@ -7,7 +7,7 @@ use crate::message::Message;
 use crate::mutants::{self, Mutant};
 use crate::values::Values;
 use std::time::Duration;
-use trefoil_sharder::{AssignmentVersion, KeyPoint, Slice};
+use trefoil_sharder::{AssignmentVersion, KeyPoint, ServerId, Slice};
 
 impl Core {
     /// Decides about a request. One that is told to wait is remembered until
@@ -102,7 +102,7 @@ impl Core {
         self.parked_for.retain(|&(_, parked)| parked != ticket);
     }
 
-    fn redirect_to(&self, to: trefoil_sharder::ServerId) -> Decision {
+    fn redirect_to(&self, to: ServerId) -> Decision {
         Decision::Redirect {
             to: Some(to),
             version: self.heard.get(&to).copied().max(self.map.version()),
@@ -142,16 +142,19 @@ impl Core {
 
     /// Asks whoever has the key to send it first.
     fn pull(&mut self, now: Duration, point: KeyPoint) {
-        let Some(claim) = &mut self.claim else {
+        let Some(claim) = &self.claim else {
             return;
         };
-        let Some(from) = claim.holder(point) else {
-            // The answer is not here yet.
-            return;
-        };
-        if claim.pulled.insert(point) {
-            let (claim, points) = (claim.id, vec![point]);
-            self.say(now, from, Message::Pull { claim, points });
+        // Without an answer yet there is nobody to ask.
+        let holders: Vec<ServerId> = claim.holders(point).collect();
+        for from in holders {
+            let Some(claim) = &mut self.claim else {
+                return;
+            };
+            if claim.pulled.insert((from, point)) {
+                let (claim, points) = (claim.id, vec![point]);
+                self.say(now, from, Message::Pull { claim, points });
+            }
         }
     }
 

@@ -188,11 +188,15 @@ impl<V: Send + Sync + 'static> Life<V> {
             self.lease_told = until;
             self.drive(|core, now, values| core.lease(now, values, until));
         }
-        self.drive(|core, now, values| {
-            if core.next_tick().is_some_and(|at| at <= now) {
-                core.tick(now, values);
-            }
-        });
+        if self.is_due() {
+            self.drive(|core, now, values| core.tick(now, values));
+        }
+    }
+
+    /// Whether the protocol has something to do by now.
+    pub(crate) fn is_due(&self) -> bool {
+        let now = self.objects.store.clock();
+        self.next_tick().is_some_and(|at| at <= now)
     }
 
     /// When it has to be driven at the latest.

@@ -637,6 +637,122 @@ fn copies_for_a_new_owner_honour_the_window() {
     }
 }
 
+/// Fifty times as many keys as a chunk takes.
+fn many(config: &Config, servers: &[u64], map: &[&[u64]]) -> Cluster {
+    let mut cluster = filled(config.clone(), servers, map);
+    for key in KEYS..MANY {
+        let owner = cluster.owner(key).expect("every key has an owner");
+        cluster.put(owner, key, key + 1_000);
+        cluster.rounds(2);
+    }
+    cluster.settle();
+    cluster.effects.clear();
+    cluster.turn_bytes_max = 0;
+    cluster
+}
+
+const MANY: u64 = 1_000;
+
+/// A value and its frame.
+const ENTRY_BYTES: usize = 48;
+
+/// Messages arrive in order, and servers do one thing after the other: what is copied and
+/// moved delays a commit by what is on the way, and by what a server does at a time.
+#[test]
+fn what_is_urgent_has_a_share_of_the_window_before_it() {
+    for replication in [Replication::Eventual, Replication::Strong] {
+        let config = Config {
+            chunk_entries: 20,
+            bulk_bytes: 3_000,
+            ..Config::new(replication)
+        };
+        let chunk = 64 + 20 * ENTRY_BYTES;
+        // A copy more, and another owner for half of the keys.
+        let mut cluster = many(&config, &[1, 2, 3], &[&[1, 2], &[1, 2]]);
+        cluster.assign(&[&[2, 1, 3], &[1, 2, 3]]);
+        let (mut most, mut rounds) = (0, 0);
+        let last = MANY - 1;
+        while cluster.get(3, last).is_none() || cluster.owner(0) != Some(2) {
+            cluster.put(1, 63, 77 + rounds);
+            cluster.rounds(1);
+            let pairs = [(1, 2), (1, 3), (2, 3)];
+            for (from, to) in pairs {
+                most = most.max(cluster.bulk_on_the_way(from, to));
+            }
+            rounds += 1;
+            assert!(rounds < 2_000, "{replication:?}: it ends");
+        }
+        assert!(rounds > 10, "{replication:?}: {rounds} rounds");
+        // A commit of a key that has no copy yet sends it one.
+        let bound = config.bulk_bytes + chunk + 2 * (64 + ENTRY_BYTES);
+        assert!(
+            most > config.bulk_bytes / 2 && most <= bound,
+            "{replication:?}: {most} bytes"
+        );
+        let turn = cluster.turn_bytes_max;
+        assert!(
+            turn > chunk / 2 && turn <= chunk + 2 * (64 + ENTRY_BYTES),
+            "{replication:?}: {turn} bytes"
+        );
+        cluster.settle();
+        assert!(
+            (0..MANY)
+                .filter(|key| *key != 63)
+                .all(|key| cluster.get(3, key) == Some(key + 1_000))
+        );
+    }
+}
+
+/// Copies count against the rate like moves, and commits do not wait for it.
+#[test]
+fn copies_keep_to_the_rate() {
+    let config = Config {
+        chunk_entries: 20,
+        // All of it, some 16 bytes each, in two seconds.
+        bytes_per_second: MANY * 16 / 2,
+        ..Config::new(Replication::Strong)
+    };
+    let mut cluster = many(&config, &[1, 2, 3], &[&[1, 2], &[1, 2]]);
+    cluster.assign(&[&[1, 3], &[1, 3]]);
+    cluster.millis(1_000);
+    let copied = cluster.arrived(3) as u64;
+    assert!(copied > MANY / 3 && copied < MANY * 2 / 3, "{copied}");
+    let last = MANY - 1;
+    cluster.put(1, last, 77);
+    cluster.rounds(2);
+    assert!(cluster.acknowledged(last));
+    assert_eq!(cluster.get(3, last), Some(77));
+    cluster.millis(2_000);
+    assert_eq!(cluster.arrived(3) as u64, MANY);
+    assert_eq!(
+        cluster.arrived(2),
+        0,
+        "dropped once the new copies are complete"
+    );
+}
+
+/// Its owner has just sent a key to a server that is not to have it any more: whom it is
+/// claimed by next has asked for it before it is back.
+#[test]
+fn a_key_that_comes_back_is_sent_on_first() {
+    let mut cluster = filled(small_chunks(Replication::None), &[1, 2, 3], &[&[1], &[1]]);
+    let last = KEYS - 1;
+    cluster.assign(&[&[2], &[2]]);
+    cluster.rounds(2);
+    assert_eq!(cluster.read(2, last), Decision::Wait);
+    cluster.rounds(1);
+    assert_eq!(cluster.owner(last), None, "on its way");
+    cluster.assign(&[&[3], &[3]]);
+    assert_eq!(cluster.read(3, last), Decision::Wait);
+    // The claim, and the refusal; the answer, and the pull; the key.
+    cluster.rounds(4);
+    assert_eq!(cluster.get(3, last), Some(last + 1_000));
+    assert!(cluster.arrived(3) < KEYS as usize, "before others");
+    cluster.settle();
+    assert!((0..KEYS).all(|key| cluster.get(3, key) == Some(key + 1_000)));
+    assert_eq!(cluster.losses(), []);
+}
+
 /// These rules are broken here rather than in the simulator, which meets their cases
 /// once in 50,000 seeds at most: they take several owners, reads or refusals within the
 /// time in which a single message is under way.

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use trefoil_linklet_core::{
-    Access, Config, Core, Decision, Effect, Entry, Frame, Limit, Loss, Message, NotStored,
-    Operation, Request, Scan, Status, Table, Ticket, Values,
+    Access, Config, CopyOrder, Core, Decision, Effect, Entry, Frame, Limit, Loss, Message,
+    NotStored, Operation, Request, Scan, Status, Table, Ticket, Values,
 };
 use trefoil_sharder::{AssignedSlice, Assignment, AssignmentVersion, KeyPoint, ServerId, Slice};
 
@@ -18,6 +18,16 @@ pub(crate) fn at(key: u64) -> KeyPoint {
 /// A key's bytes.
 pub(crate) fn name(key: u64) -> Bytes {
     Bytes::from(format!("key {key}"))
+}
+
+/// Of a message of whole ranges.
+fn bulk_bytes(message: &Message) -> usize {
+    let is_fill = |order: &CopyOrder| matches!(order, CopyOrder::Fill { .. });
+    match message {
+        Message::Chunk(_) => message.bytes(),
+        Message::Copy { order, .. } if is_fill(order) => message.bytes(),
+        _ => 0,
+    }
 }
 
 #[derive(Default)]
@@ -104,6 +114,8 @@ pub(crate) struct Cluster {
     pub(crate) effects: Vec<(u64, Effect)>,
     tickets: u64,
     puts: BTreeMap<Ticket, u64>,
+    /// The most that one call of a server had it send of whole ranges.
+    pub(crate) turn_bytes_max: usize,
 }
 
 impl Cluster {
@@ -121,6 +133,7 @@ impl Cluster {
             effects: Vec::new(),
             tickets: 0,
             puts: BTreeMap::new(),
+            turn_bytes_max: 0,
         };
         cluster.renew_leases();
         cluster
@@ -130,10 +143,27 @@ impl Cluster {
         let now = self.now;
         let (core, memory) = self.servers.get_mut(&id).expect("a server of the cluster");
         let result = act(core, memory, now);
+        self.carry_out(id);
+        // As a driver does: at once.
+        loop {
+            let (core, memory) = self.servers.get_mut(&id).expect("a server of the cluster");
+            if core.next_tick().is_none_or(|at| at > now) {
+                return result;
+            }
+            core.tick(now, memory);
+            self.carry_out(id);
+        }
+    }
+
+    /// Sees to what one call of a server has come to.
+    fn carry_out(&mut self, id: u64) {
+        let (core, _) = self.servers.get_mut(&id).expect("a server of the cluster");
         assert_eq!(core.overlooked(), None, "of server {id}");
+        let mut turn_bytes = 0;
         while let Some(effect) = core.poll() {
             match effect {
                 Effect::Send { to, frame } => {
+                    turn_bytes += frame.message.as_ref().map_or(0, bulk_bytes);
                     // As it goes over the wire.
                     let bytes = frame.encode();
                     let frame = Frame::decode(bytes).expect("what was encoded");
@@ -142,7 +172,7 @@ impl Cluster {
                 other => self.effects.push((id, other)),
             }
         }
-        result
+        self.turn_bytes_max = self.turn_bytes_max.max(turn_bytes);
     }
 
     fn ids(&self) -> Vec<u64> {
@@ -222,6 +252,14 @@ impl Cluster {
                 });
             }
         }
+    }
+
+    /// Bytes on their way from one server to another, of whole ranges.
+    pub(crate) fn bulk_on_the_way(&self, from: u64, to: u64) -> usize {
+        let frames = self.frames.iter();
+        let there = frames.filter(|(a, b, _)| (a.0, b.0) == (from, to));
+        let messages = there.filter_map(|(.., frame)| frame.message.as_ref());
+        messages.map(bulk_bytes).sum()
     }
 
     /// Claims on their way.
