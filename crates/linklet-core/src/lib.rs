@@ -53,8 +53,11 @@
 //!
 //! * Moving: the new owner has a key one round trip after it was asked for
 //!   ([`Message::Pull`]), the rest streams in the order of the key space within
-//!   [`Config::window_bytes`] and [`Config::bytes_per_second`]. Who is claimed
+//!   [`Config::bulk_bytes`] and [`Config::bytes_per_second`]. Who is claimed
 //!   from later asks everybody, so chains and returns need no special case.
+//! * Moves and copies that nobody waits for delay what is urgent by little: they are
+//!   made a chunk at a time, each in a [`Core::tick`] of its own, take turns,
+//!   and have a small share of the window to each server.
 //! * A value that cannot be marshalled does not move: its entry says so, and
 //!   the receiver, who has the authority from then on, reports it by name.
 //! * When a receiver dies, what it had not confirmed is lost with it, except
@@ -79,7 +82,9 @@
 //! ```
 //!
 //! * Call anything, then `poll` until it returns `None`. Call `tick` at
-//!   [`Core::next_tick`], and before anything else when it is overdue.
+//!   [`Core::next_tick`], and before anything else when it is overdue. It is due at
+//!   once, again and again, while there are chunks to make: whoever has something
+//!   urgent goes in between.
 //! * `now` is this server's monotonic clock; it is never compared with anybody
 //!   else's.
 //! * Threads that serve keys look at the newest published [`Table`] first, and
