@@ -14,7 +14,8 @@ use crate::ranges::{RangeMap, RangeSet, differing};
 use crate::recover::Recovery;
 use crate::settle::Proposals;
 use crate::table::{SEGMENTS, Segment, Stale, Status, Table, points_of};
-use crate::values::Values;
+use crate::unmoved::{Unmoved, Unstored};
+use crate::values::{NotStored, Values};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -76,12 +77,16 @@ pub struct Core {
     /// Others' claims, the newest of each.
     pub(crate) claims: BTreeMap<ServerId, Claim>,
     pub(crate) urgent: BTreeMap<ServerId, BTreeSet<KeyPoint>>,
+    /// What claimants could not store.
+    pub(crate) unmoved: BTreeMap<ServerId, Unmoved>,
     /// Copies that claimants have asked for, and that were not sent yet.
     pub(crate) recoveries: BTreeMap<ServerId, Recovery>,
 
     /// Assigned to this server, and not here yet.
     pub(crate) wanted: RangeSet,
     pub(crate) claim: Option<MyClaim>,
+    /// Of `wanted`, what could not be stored here.
+    pub(crate) unstored: Unstored,
     /// Wanted, and to be looked at: nobody may have it any more.
     pub(crate) conclude_stale: RangeSet,
     pub(crate) claim_ids: u64,
@@ -159,9 +164,11 @@ impl Core {
             ran_at: Duration::ZERO,
             claims: BTreeMap::new(),
             urgent: BTreeMap::new(),
+            unmoved: BTreeMap::new(),
             recoveries: BTreeMap::new(),
             wanted: RangeSet::default(),
             claim: None,
+            unstored: Unstored::default(),
             conclude_stale: RangeSet::default(),
             claim_ids: 0,
             roll: None,
@@ -380,6 +387,17 @@ impl Core {
             Message::Chunk(chunk) => self.hear_chunk(now, values, from, chunk),
             Message::Taken { chunk } => self.hear_taken(now, values, from, chunk),
             Message::NotTaken { chunk } => self.hear_not_taken(from, chunk),
+            Message::TakenInPart {
+                chunk,
+                unreadable,
+                no_room,
+            } => {
+                let refused = [
+                    (NotStored::Unreadable, unreadable),
+                    (NotStored::NoRoom, no_room),
+                ];
+                self.hear_taken_in_part(now, values, from, chunk, refused);
+            }
             Message::Copy { id, token, order } => {
                 self.hear_copy(now, values, from, id, token, order);
             }
@@ -433,6 +451,7 @@ impl Core {
             .filter_map(Link::next_tick)
             .chain(lapse)
             .chain(self.bulk_at())
+            .chain(self.unmoved_at())
             .chain(self.followers.values().filter_map(|f| f.retry_at))
             .chain(self.learn.map(|(_, at)| at))
             .min()
@@ -499,6 +518,7 @@ impl Core {
             return;
         }
         self.ran_at = now;
+        self.try_unmoved_again(now, values);
         self.publish(values);
         self.follow(now, values);
         self.settle(now, values);
@@ -635,6 +655,8 @@ impl Core {
         self.owned = RangeMap::default();
         self.leaving = RangeMap::default();
         self.giving.clear();
+        self.unmoved.clear();
+        self.unstored = Unstored::default();
         self.fill_waiting.clear();
         self.recoveries.clear();
         self.copies = RangeMap::default();

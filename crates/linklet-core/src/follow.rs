@@ -16,15 +16,12 @@ use crate::mutants::{self, Mutant};
 use crate::part::Part;
 use crate::ranges::{RangeSet, joined, overlapping};
 use crate::table::{Stale, points_of};
+use crate::unmoved::RETRY_AFTER;
 use crate::values::{Limit, Values};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use trefoil_sharder::{Assignment, AssignmentVersion, KeyPoint, ServerId, Slice};
-
-/// What could not be stored is sent again after so many times the time after
-/// which messages are.
-const RETRY_AFTER: u32 = 4;
 
 /// Refusals remembered of one server: one for each slice is enough.
 const REFUSING_MAX: usize = 10_000;
@@ -1160,17 +1157,19 @@ impl Core {
         follower.is_some_and(|follower| follower.excluding.has(point))
     }
 
-    /// Copies that servers have been refusing for that long, though they were sent again:
-    /// who, and one point for each slice of the map. What cannot be marshalled here is
-    /// not among them.
+    /// Copies that servers have been refusing for that long, though they were sent again,
+    /// and what they are to own and could not store: who, and one point for each slice of
+    /// the map. What cannot be marshalled here is not among them.
     pub fn refusals(&self, now: Duration, lasting: Duration) -> Vec<(ServerId, KeyPoint)> {
         let Some(map) = self.map.current() else {
             return Vec::new();
         };
         let mut refusals = Vec::new();
-        for (&server, follower) in &self.followers {
+        let copies = self.followers.iter();
+        let copies = copies.map(|(&server, follower)| (server, &follower.refusing));
+        for (server, refused) in copies.chain(self.unmoved()) {
             let mut end = None;
-            for (&point, &since) in &follower.refusing {
+            for (&point, &since) in refused {
                 // The points come in order, and with them their slices.
                 if end.is_some_and(|end| point <= end) || now.saturating_sub(since) < lasting {
                     continue;

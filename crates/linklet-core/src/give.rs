@@ -71,6 +71,7 @@ impl Core {
             self.fence.insert(slice, version);
             if !mutants::is(Mutant::PromiseForgotten) {
                 self.wanted.remove(slice);
+                self.unstored.forget(slice);
             }
         }
         self.wake_unwanted();
@@ -178,12 +179,14 @@ impl Core {
                 }
             }
         }
+        self.hold_back(&mut leaving, within);
         leaving
     }
 
     pub(crate) fn hear_pull(&mut self, from: ServerId, claim: u64, points: Vec<KeyPoint>) {
         if self.claims.get(&from).is_some_and(|c| c.id == claim) {
-            self.urgent.entry(from).or_default().extend(points);
+            self.urgent.entry(from).or_default().extend(&points);
+            self.send_again(from, points);
         }
     }
 
@@ -371,6 +374,18 @@ impl Core {
             return;
         };
         let ranges = transit.owned.slices();
+        self.end_transit(now, values, from, ranges);
+    }
+
+    /// These were taken over.
+    pub(crate) fn end_transit(
+        &mut self,
+        now: Duration,
+        values: &mut dyn Values,
+        from: ServerId,
+        ranges: Vec<Slice>,
+    ) {
+        self.note_moved(now, from, &ranges);
         if self.config.replication == Replication::None {
             for &slice in &ranges {
                 values.forget(slice);
@@ -386,9 +401,15 @@ impl Core {
         let Some(transit) = self.take_transit(from, chunk) else {
             return;
         };
+        self.have_again(transit);
+    }
+
+    /// Takes back what was sent, and not taken over; which ranges that is.
+    pub(crate) fn restore(&mut self, transit: Transit) -> Vec<Slice> {
         for (slice, &token) in transit.owned.iter() {
             self.owned.insert(slice, token);
             self.wanted.remove(slice);
+            self.unstored.forget(slice);
             self.copies.remove(slice);
             self.stale.range(slice);
             self.follow_stale.range(slice);
@@ -398,13 +419,14 @@ impl Core {
                 self.hold_again(server, slice);
             }
         }
-        self.touched.extend(transit.unsettled);
-        let back = transit.owned.slices();
-        self.redirect_claims(&back);
-        self.wake(&back);
+        let set = RangeSet::of(transit.owned.slices());
+        let unsettled = transit.unsettled.into_iter();
+        self.touched
+            .extend(unsettled.filter(|(point, _)| set.has(*point)));
+        transit.owned.slices()
     }
 
-    fn take_transit(&mut self, to: ServerId, chunk: u64) -> Option<Transit> {
+    pub(crate) fn take_transit(&mut self, to: ServerId, chunk: u64) -> Option<Transit> {
         // Only whom it was sent to answers.
         self.transit.get(&chunk).filter(|sent| sent.to == to)?;
         let transit = self.transit.remove(&chunk)?;
@@ -472,6 +494,7 @@ impl Core {
     ) {
         let claimed = self.claims.remove(&server);
         self.urgent.remove(&server);
+        self.unmoved.remove(&server);
         self.recoveries.remove(&server);
         let sent = self
             .transit

@@ -38,6 +38,10 @@ impl Core {
         }
         if let Some(&token) = self.owned.get(point) {
             if let Some(&to) = self.leaving.get(point) {
+                if self.is_sent_again(to, point) {
+                    self.parked.entry(point).or_default().push(ticket);
+                    return Decision::Wait;
+                }
                 return self.redirect_to(to);
             }
             if !self.may_serve(now) {
@@ -62,9 +66,16 @@ impl Core {
             if mutants::is(Mutant::ServedInTransit) {
                 return Decision::Serve { token };
             }
+            if self.is_sent_again(to, point) {
+                self.parked.entry(point).or_default().push(ticket);
+                return Decision::Wait;
+            }
             return self.redirect_to(to);
         }
         if self.wanted.has(point) {
+            if let Some(holder) = self.unstored.holder(point) {
+                return self.redirect_to(holder);
+            }
             self.parked.entry(point).or_default().push(ticket);
             self.pull(now, point);
             return Decision::Wait;

@@ -3,7 +3,7 @@
 use crate::cluster;
 use crate::cluster::{Cluster, at};
 use trefoil_linklet_core::{
-    Config, Decision, Effect, Extent, LossReason, Replication, TooFew, Uncertain,
+    Config, Decision, Effect, Extent, LossReason, NotStored, Replication, TooFew, Uncertain,
 };
 use trefoil_sharder::ServerId;
 
@@ -505,6 +505,122 @@ fn the_last_commit_of_a_dead_owner_holds_up_nothing() {
     assert_eq!(cluster.get(2, 5), Some(77));
     assert!(matches!(cluster.read(3, 5), Decision::Serve { .. }));
     assert_eq!(cluster.losses(), []);
+}
+
+/// Whether it has a copy already or not: a server without room for a key does not become
+/// its owner. The one that has it serves and changes it, says so, and goes when there is
+/// room.
+#[test]
+fn what_its_next_owner_has_no_room_for_stays_where_it_is() {
+    for (before, after) in [([1, 3], [2, 3]), ([1, 2], [2, 1])] {
+        let config = small_chunks(Replication::Strong);
+        let mut cluster = filled(config, &[1, 2, 3], &[&before, &before]);
+        cluster.no_room(2, 5, true);
+        cluster.assign(&[&after, &after]);
+        cluster.settle();
+        let others = || (0..KEYS).filter(|key| *key != 5);
+        assert!(others().all(|key| cluster.owner(key) == Some(2)));
+        for value in [77, 78] {
+            // It may just have been sent once more.
+            cluster.rounds(4);
+            assert_eq!(cluster.owner(5), Some(1));
+            assert!(matches!(cluster.read(1, 5), Decision::Serve { .. }));
+            let there = Decision::Redirect {
+                to: Some(ServerId(1)),
+                version: cluster.version(),
+            };
+            assert_eq!(cluster.read(2, 5), there);
+            cluster.put(1, 5, value);
+            cluster.rounds(4);
+            assert!(cluster.acknowledged(5));
+            assert_eq!(cluster.get(before[1], 5), Some(value));
+            assert_eq!(cluster.refusals(1), [(ServerId(2), at(5))]);
+            cluster.settle();
+        }
+        let said = |effect: &Effect| {
+            matches!(effect, Effect::NotMoved { from, to, why: NotStored::NoRoom, points }
+                if (from.0, to.0) == (1, 2) && points[..] == [at(5)])
+        };
+        assert!(cluster.told(1, said) && cluster.told(2, said));
+        cluster.drain(1);
+        cluster.settle();
+        assert!(!cluster.told(1, |effect| *effect == Effect::Drained));
+        cluster.no_room(2, 5, false);
+        cluster.settle();
+        assert_eq!(cluster.owner(5), Some(2));
+        assert_eq!(cluster.get(2, 5), Some(78));
+        assert!(others().all(|key| cluster.get(2, key) == Some(key + 1_000)));
+        assert_eq!(cluster.losses(), []);
+    }
+}
+
+/// Its owner dies while the next one has no room for a key: the copy that is left stays
+/// one until there is room, and nobody serves it till then.
+#[test]
+fn a_copy_without_an_owner_waits_for_room() {
+    let config = small_chunks(Replication::Strong);
+    let mut cluster = filled(config, &[1, 2, 3], &[&[1, 3], &[1, 3]]);
+    cluster.no_room(2, 5, true);
+    cluster.assign(&[&[2, 3], &[2, 3]]);
+    cluster.settle();
+    cluster.kill(1);
+    cluster.assign(&[&[2, 3], &[2, 3]]);
+    for _ in 0..2 {
+        cluster.settle();
+        cluster.rounds(4);
+        assert_eq!(cluster.owner(5), None);
+        assert_eq!(cluster.owner(6), Some(2));
+        assert_eq!(cluster.get(3, 5), Some(1_005));
+        assert_eq!(cluster.read(2, 5), Decision::Wait);
+    }
+    cluster.no_room(2, 5, false);
+    cluster.settle();
+    assert_eq!(cluster.owner(5), Some(2));
+    assert_eq!(cluster.get(2, 5), Some(1_005));
+    assert!(matches!(cluster.read(2, 5), Decision::Serve { .. }));
+    assert_eq!(cluster.losses(), []);
+}
+
+/// Many keys stay, then there is room: they do not go a few each second.
+#[test]
+fn what_stayed_goes_at_once_when_there_is_room() {
+    let config = small_chunks(Replication::Strong);
+    let mut cluster = filled(config, &[1, 2, 3], &[&[1, 3], &[1, 3]]);
+    for full in [true, false] {
+        for key in 0..KEYS {
+            cluster.no_room(2, key, full);
+        }
+        match full {
+            true => cluster.assign(&[&[2, 3], &[2, 3]]),
+            false => cluster.millis(1_100),
+        }
+        let owner = if full { 1 } else { 2 };
+        cluster.millis(100);
+        assert!((0..KEYS).all(|key| cluster.owner(key) == Some(owner)));
+    }
+    assert_eq!(cluster.losses(), []);
+}
+
+/// Who asks for a key while it is sent once more waits, and is told where it is.
+#[test]
+fn who_asks_for_what_is_sent_again_waits() {
+    let config = small_chunks(Replication::Strong);
+    let mut cluster = filled(config, &[1, 2, 3], &[&[1, 3], &[1, 3]]);
+    cluster.no_room(2, 5, true);
+    cluster.assign(&[&[2, 3], &[2, 3]]);
+    cluster.settle();
+    let mut waited = 0;
+    for _ in 0..1_500 {
+        cluster.millis(1);
+        cluster.effects.clear();
+        if cluster.read(1, 5) == Decision::Wait {
+            waited += 1;
+            cluster.rounds(2);
+            assert!(cluster.woken(1));
+            assert!(matches!(cluster.read(1, 5), Decision::Serve { .. }));
+        }
+    }
+    assert!(waited <= 2, "it is withdrawn for a round trip: {waited}");
 }
 
 /// Nobody could store it, so nobody else is to be tried.

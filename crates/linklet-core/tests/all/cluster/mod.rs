@@ -36,6 +36,8 @@ struct Memory {
     unmarshallable: BTreeSet<KeyPoint>,
     /// Copies of these are refused.
     refused: BTreeSet<KeyPoint>,
+    /// There is no room for these where they move to.
+    no_room: BTreeSet<KeyPoint>,
     proposed: BTreeMap<Ticket, (KeyPoint, Bytes, u64)>,
 }
 
@@ -73,6 +75,9 @@ impl Values for Memory {
     }
 
     fn store(&mut self, entry: Entry) -> Result<(), NotStored> {
+        if self.no_room.contains(&entry.point) {
+            return Err(NotStored::NoRoom);
+        }
         let value = entry.value.ok_or(NotStored::Unreadable)?;
         let value = value
             .as_ref()
@@ -84,10 +89,17 @@ impl Values for Memory {
     }
 
     fn store_copy(&mut self, entry: Entry) -> Result<(), NotStored> {
-        match self.refused.contains(&entry.point) {
-            true => Err(NotStored::NoRoom),
-            false => self.store(entry),
+        let point = entry.point;
+        if self.refused.contains(&point) {
+            return Err(NotStored::NoRoom);
         }
+        // One that is there makes room for the one that takes its place.
+        let full = self.values.contains_key(&point) && self.no_room.remove(&point);
+        let stored = self.store(entry);
+        if full {
+            self.no_room.insert(point);
+        }
+        stored
     }
 
     fn remove(&mut self, point: KeyPoint, _: &Bytes) {
@@ -96,6 +108,11 @@ impl Values for Memory {
 
     fn forget(&mut self, slice: Slice) {
         self.values.retain(|&point, _| !slice.contains(point));
+    }
+
+    fn forget_but(&mut self, slice: Slice, stays: &dyn Fn(KeyPoint, &[u8]) -> bool) {
+        self.values
+            .retain(|&point, (key, _)| !slice.contains(point) || stays(point, key));
     }
 
     fn settle(&mut self, ticket: Ticket) {
@@ -370,6 +387,14 @@ impl Cluster {
         self.with(id, |_, memory, _| match refuses {
             true => memory.refused.insert(at(key)),
             false => memory.refused.remove(&at(key)),
+        });
+    }
+
+    /// Whether a server has no room for a key from now on.
+    pub(crate) fn no_room(&mut self, id: u64, key: u64, full: bool) {
+        self.with(id, |_, memory, _| match full {
+            true => memory.no_room.insert(at(key)),
+            false => memory.no_room.remove(&at(key)),
         });
     }
 
