@@ -135,7 +135,8 @@ impl Profile {
             3 => WINDOWS_SMALL[1],
             _ => WINDOW_WIDE,
         };
-        let room = (replication == Strong && profile.keys % 3 == 0).then_some(profile.keys / 2);
+        let small = replication == Strong && profile.keys.is_multiple_of(3);
+        let room = small.then_some(profile.keys / 2);
         let profile = Profile {
             window_bytes,
             room,
