@@ -81,7 +81,10 @@ async fn what_a_newcomer_cannot_store_stays_where_it_is() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let page = third.metrics();
-    assert!(page.contains("trefoil_linklet_moves_refused_total"), "{page}");
+    assert!(
+        page.contains("trefoil_linklet_moves_refused_total"),
+        "{page}"
+    );
     for round in 0..3 {
         for n in 0..KEYS {
             let value = cluster.get(&name(n)).await;
