@@ -60,9 +60,11 @@ pub(crate) struct Profile {
     pub(crate) unmarshallable: u32,
     /// Values that cannot be stored where they arrive.
     pub(crate) unreadable: u32,
-    /// Servers that cannot store some copies (an older release, or no room) until
-    /// everything is well again; for strong copies.
+    /// Servers that cannot store some values (an older release) until everything is
+    /// well again; in strong mode.
     pub(crate) picky: u32,
+    /// Keys that a server has room for until everything is well again; in strong mode.
+    pub(crate) room: Option<usize>,
     /// The pause between two things going wrong; none if zero.
     pub(crate) fault_every: Duration,
     /// Only pauses of single servers, around the length of the lease.
@@ -118,6 +120,7 @@ impl Profile {
             unmarshallable: if values { 100 } else { 0 },
             unreadable: if values { 60 } else { 0 },
             picky: 0,
+            room: Option::None,
             fault_every: rng.pick(&[0, 300, 700, 1_500].map(Duration::from_millis)),
             pauses_only: false,
             bytes_per_second: rng.pick(&[u64::MAX, u64::MAX, 2_000, 200]),
@@ -132,8 +135,11 @@ impl Profile {
             3 => WINDOWS_SMALL[1],
             _ => WINDOW_WIDE,
         };
+        let small = replication == Strong && profile.keys.is_multiple_of(3);
+        let room = small.then_some(profile.keys / 2);
         let profile = Profile {
             window_bytes,
+            room,
             ..profile
         };
         if replication == Strong && rng.chance(300) {

@@ -47,8 +47,10 @@ pub(crate) struct Memory {
     /// Proposed and not settled.
     pub(crate) proposed: BTreeMap<Ticket, (KeyPoint, Bytes, Option<Stored>)>,
     pub(crate) table: Option<Arc<Table>>,
-    /// Strong copies: `unreadable` is what cannot be stored while this holds.
+    /// Strong: `unreadable` is what cannot be stored while this holds.
     pub(crate) picky: bool,
+    /// Strong: keys that there is room for, but for those of commits under way.
+    pub(crate) room: Option<usize>,
     strong: bool,
 }
 
@@ -56,6 +58,12 @@ impl Memory {
     pub(crate) fn read(&self, point: KeyPoint, key: &Bytes) -> Option<u64> {
         let stored = self.values.get(&(point, key.clone()));
         stored.map(|stored| stored.write)
+    }
+
+    /// Whether there is room for a key: where it is already there is.
+    pub(crate) fn has_room(&self, point: KeyPoint, key: &Bytes) -> bool {
+        self.room.is_none_or(|room| self.values.len() < room)
+            || self.values.contains_key(&(point, key.clone()))
     }
 
     pub(crate) fn write(&mut self, point: KeyPoint, key: &Bytes, stored: Option<Stored>) {
@@ -108,26 +116,23 @@ impl Values for Memory {
 
     fn store(&mut self, entry: Entry) -> Result<(), NotStored> {
         let stored = Stored::read(&entry.value.ok_or(NotStored::Unreadable)?);
-        if stored.unreadable && !self.strong {
+        if stored.unreadable && (self.picky || !self.strong) {
             return Err(NotStored::Unreadable);
+        }
+        if !self.has_room(entry.point, &entry.key) {
+            return Err(NotStored::NoRoom);
         }
         self.values.insert((entry.point, entry.key), stored);
         Ok(())
     }
 
-    fn store_copy(&mut self, entry: Entry) -> Result<(), NotStored> {
-        let flagged = entry
-            .value
-            .as_ref()
-            .is_some_and(|v| Stored::read(v).unreadable);
-        if self.picky && flagged {
-            return Err(NotStored::NoRoom);
-        }
-        self.store(entry)
-    }
-
     fn remove(&mut self, point: KeyPoint, key: &Bytes) {
         self.values.remove(&(point, key.clone()));
+    }
+
+    fn forget_but(&mut self, slice: Slice, stays: &dyn Fn(KeyPoint, &[u8]) -> bool) {
+        let gone = |(point, key): &(KeyPoint, Bytes)| slice.contains(*point) && !stays(*point, key);
+        self.values.retain(|key, _| !gone(key));
     }
 
     fn forget(&mut self, slice: Slice) {
@@ -197,6 +202,8 @@ impl Server {
             // Alone, with some neighbours, with all that a chunk takes.
             pull_bytes: [0, 40, 64 << 10][profile.keys % 3],
             window_bytes: profile.window_bytes,
+            // More than there ever is, a few messages, one.
+            bulk_bytes: [256 << 10, 200, 1][profile.keys / 3 % 3],
             bytes_per_second: profile.bytes_per_second,
             resend_after: Duration::from_millis(80),
             ..Config::new(profile.replication)
@@ -210,6 +217,9 @@ impl Server {
             core,
             memory: Memory {
                 strong: profile.replication == Replication::Strong,
+                room: profile
+                    .room
+                    .filter(|_| profile.replication == Replication::Strong),
                 ..Memory::default()
             },
             crashed: false,

@@ -25,6 +25,8 @@ pub struct Stats {
     /// Commits that were taken back, for a copy could not store them and their key
     /// moved.
     pub taken_back: u64,
+    /// Points that a server was to own and could not store, said by either side.
+    pub unmoved: u64,
     /// Times that a store that had forgotten everything was given the map back.
     pub recoveries: u64,
     /// Times that nobody remembered anything, and everything was dealt anew.
@@ -64,6 +66,7 @@ impl Stats {
         self.commits += other.commits;
         self.thin += other.thin;
         self.taken_back += other.taken_back;
+        self.unmoved += other.unmoved;
         self.recoveries += other.recoveries;
         self.new_deals += other.new_deals;
         self.redirects += other.redirects;

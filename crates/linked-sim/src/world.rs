@@ -163,6 +163,9 @@ impl World<'_> {
         let offset = self.rng.micros(0, 1_000_000_000);
         let id = ServerId(at as u64 + 1);
         let mut server = Server::new(id, &self.profile, drift, offset);
+        if self.calm {
+            server.memory.room = None;
+        }
         if self.profile.picky > 0 && !self.calm {
             server.memory.picky = self.rng.chance(self.profile.picky);
         }
@@ -364,6 +367,7 @@ impl World<'_> {
                 }
                 Effect::Loss(loss) => losses.push(loss),
                 Effect::Gained(slices) => gained.extend(slices),
+                Effect::NotMoved { points, .. } => self.stats.unmoved += points.len() as u64,
                 Effect::Gave(_) | Effect::NotCopied { .. } => {}
                 Effect::Learn(_) => {
                     let server = &self.servers[at];
@@ -672,6 +676,7 @@ impl World<'_> {
         for at in 0..self.servers.len() {
             self.servers[at].cut = false;
             self.servers[at].memory.picky = false;
+            self.servers[at].memory.room = None;
             self.resume(at);
         }
         while self.staying() < 2 {
@@ -743,6 +748,15 @@ impl World<'_> {
                 let message = format!("{id} took key {key} by {token}, after {:?}", truth.epoch);
                 return Err((Property::Token, message));
             }
+            let strong = self.profile.replication == trefoil_linklet_core::Replication::Strong;
+            let unstored =
+                |loss: &&Loss| matches!(loss.reason, LossReason::NoRoom | LossReason::Unreadable);
+            let unstored: Vec<Loss> = losses.iter().filter(unstored).cloned().collect();
+            if strong && self.truth.reports(key, &unstored) > 0 {
+                let message =
+                    format!("{id} could not store key {key}, which is lost with its move");
+                return Err((Property::Moved, message));
+            }
             let actual = server.memory.read(point, &truth.key);
             let expected = truth.current;
             let reports = self.truth.reports(key, losses);
@@ -778,7 +792,6 @@ impl World<'_> {
                 );
                 return Err((Property::Reported, message));
             }
-            let strong = self.profile.replication == trefoil_linklet_core::Replication::Strong;
             if strong && expected.is_some() && truth.copies >= 2 && self.deaths - truth.deaths <= 1
             {
                 let message = format!(

@@ -27,6 +27,7 @@ impl Values for Nothing {
     }
     fn remove(&mut self, _: KeyPoint, _: &bytes::Bytes) {}
     fn forget(&mut self, _: Slice) {}
+    fn forget_but(&mut self, _: Slice, _: &dyn Fn(KeyPoint, &[u8]) -> bool) {}
     fn settle(&mut self, _: trefoil_linklet_core::Ticket) {}
 }
 

@@ -5,10 +5,11 @@ use crate::Replication;
 use crate::core::Core;
 use crate::effect::Effect;
 use crate::loss::{Extent, LossReason};
-use crate::message::{Chunk, ChunkKind, Claim, ClaimAnswer, Message};
+use crate::message::{Chunk, ChunkKind, Claim, ClaimAnswer, Entry, Message};
 use crate::mutants::{self, Mutant};
 use crate::ranges::{RangeMap, RangeSet, common, differing, in_order, joined, overlapping};
 use crate::values::{NotStored, Values};
+use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use trefoil_sharder::{AssignedSlice, Assignment, AssignmentVersion, KeyPoint, ServerId, Slice};
@@ -22,8 +23,8 @@ pub(crate) struct MyClaim {
     /// from this server, too.
     asked: BTreeSet<ServerId>,
     answers: BTreeMap<ServerId, Answer>,
-    /// Keys asked for first.
-    pub(crate) pulled: BTreeSet<KeyPoint>,
+    /// Keys asked for first, and whom.
+    pub(crate) pulled: BTreeSet<(ServerId, KeyPoint)>,
     /// Copies asked for because nobody has the authority, and from whom.
     recovering: RangeMap<ServerId>,
 }
@@ -31,17 +32,25 @@ pub(crate) struct MyClaim {
 #[derive(Debug)]
 struct Answer {
     held: RangeSet,
+    /// Sent to somebody else who may refuse it: then it is held again.
+    in_transit: RangeSet,
     /// Not to be taken for ownerless on this server's word.
     busy: RangeSet,
     copies: RangeMap<AssignmentVersion>,
 }
 
+impl Answer {
+    fn may_send(&self, point: KeyPoint) -> bool {
+        self.held.has(point) || self.in_transit.has(point)
+    }
+}
+
 impl MyClaim {
-    /// Who has said that it has this key.
-    pub(crate) fn holder(&self, point: KeyPoint) -> Option<ServerId> {
-        let mut answers = self.answers.iter();
+    /// Who has said that it has this key, or may have it back.
+    pub(crate) fn holders(&self, point: KeyPoint) -> impl Iterator<Item = ServerId> {
+        let answers = self.answers.iter();
         answers
-            .find(|(_, answer)| answer.held.has(point))
+            .filter(move |(_, answer)| answer.may_send(point))
             .map(|(&server, _)| server)
     }
 }
@@ -111,6 +120,7 @@ impl Core {
             }
         }
         self.former = former;
+        self.unstored.keep(&wanted);
         self.wanted = wanted;
         if self.wanted.is_empty() {
             self.claim = None;
@@ -170,11 +180,12 @@ impl Core {
         let kept = Answer {
             busy: RangeSet::of(busy.into_iter().flatten().copied()),
             held: RangeSet::of(answer.held),
+            in_transit: RangeSet::of(answer.in_transit),
             copies,
         };
         let awaited = self.parked.keys().copied();
         let points: Vec<KeyPoint> = awaited
-            .filter(|&point| kept.held.has(point) && claim.pulled.insert(point))
+            .filter(|&point| kept.may_send(point) && claim.pulled.insert((from, point)))
             .collect();
         for (slice, ()) in kept.held.iter() {
             for slice in self.wanted.common(slice) {
@@ -206,6 +217,7 @@ impl Core {
                 self.conclude_stale.add(slice);
                 answer.busy.remove(slice);
                 answer.held.remove(slice);
+                answer.in_transit.remove(slice);
                 // What it was to recover: it has no copy of it after all.
                 let asked = mine.recovering.within(slice);
                 let of_it: Vec<Slice> = asked
@@ -225,6 +237,7 @@ impl Core {
     pub(crate) fn forget_source(&mut self, server: ServerId) {
         if let Some(claim) = &mut self.claim {
             claim.answers.remove(&server);
+            self.unstored.forget_server(server);
             self.conclude_stale = RangeSet::of([Slice::ALL]);
             let from_it = claim.recovering.iter().filter(|&(_, from)| *from == server);
             for slice in from_it.map(|(slice, _)| slice).collect::<Vec<_>>() {
@@ -386,6 +399,7 @@ impl Core {
             self.owned.insert(slice, version);
             self.wanted.remove(slice);
             self.promised.remove(slice);
+            self.unstored.forget(slice);
             self.copies.remove(slice);
             self.resolve_transit(slice);
             self.clean(slice);
@@ -431,20 +445,110 @@ impl Core {
             }
             return;
         };
-        for &slice in &chunk.ranges {
-            if mutants::is(Mutant::PromiseForgotten) {
-                self.wanted.add(slice);
-            }
-            values.forget(slice);
+        if mutants::is(Mutant::PromiseForgotten) {
+            chunk
+                .ranges
+                .iter()
+                .for_each(|&slice| self.wanted.add(slice));
         }
         let mut intact = RangeSet::of(chunk.ranges.iter().copied());
-        for entry in chunk.entries {
+        let refused = self.store_chunk(values, chunk.entries, &mut intact);
+        let mut taken = RangeSet::of(chunk.ranges.iter().copied());
+        taken.remove_all(refused.keys().map(|&point| Slice::of_point(point)));
+        let ranges = taken.slices();
+        let version = self.claim.as_ref().map_or(version, |claim| claim.version);
+        match chunk.kind {
+            ChunkKind::Authority => {
+                if !mutants::is(Mutant::HoldersForgotten) {
+                    for (server, held) in chunk.holders {
+                        if self.died_before(from, server) {
+                            continue;
+                        }
+                        if let Some(&Some(newest)) = self.answered.get(&from) {
+                            self.note_lived(server, newest);
+                        }
+                        for slice in common(&held, &taken) {
+                            self.adopt_holder(server, slice);
+                        }
+                    }
+                }
+                self.take(version, &ranges);
+                // Eventual: what the former owner had not told all copies.
+                self.touched.extend(chunk.unsettled);
+                if refused.is_empty() {
+                    self.say(now, from, Message::Taken { chunk: id });
+                    return;
+                }
+                let [(_, unreadable), (_, no_room)] = self.leave_unstored(from, &refused);
+                let message = Message::TakenInPart {
+                    chunk: id,
+                    unreadable,
+                    no_room,
+                };
+                self.say(now, from, message);
+            }
+            ChunkKind::Recovered => {
+                if self.config.replication == Replication::Eventual {
+                    for slice in intact.slices() {
+                        self.lose_range(slice, Extent::LastCommits);
+                    }
+                }
+                self.adopt_holders(&ranges);
+                for &slice in &ranges {
+                    self.clean(slice);
+                }
+                self.take(version, &ranges);
+                self.leave_unrecovered(now, from, &refused);
+                let mut unsettled = chunk.unsettled;
+                let left = unsettled.extract_if(.., |(point, _)| refused.contains_key(point));
+                for key in left.filter(|(point, _)| self.copies.has(*point)) {
+                    // Of what was stored all the same: a copy that is not to be read.
+                    self.dirty.insert(key, (from, u64::MAX));
+                }
+                self.proposals.unsettle(unsettled);
+                self.repropose(now, values);
+            }
+        }
+    }
+
+    /// Stores what has come, instead of what is there. Strong: returns the points of what
+    /// could not be, whose copies stay if there are any. Else that is lost by name, and
+    /// taken out of `intact`.
+    fn store_chunk(
+        &mut self,
+        values: &mut dyn Values,
+        entries: Vec<Entry>,
+        intact: &mut RangeSet,
+    ) -> BTreeMap<KeyPoint, NotStored> {
+        let refuses =
+            self.config.replication == Replication::Strong && !mutants::is(Mutant::UnstoredLost);
+        let mut names: BTreeMap<KeyPoint, Vec<Bytes>> = BTreeMap::new();
+        for entry in entries.iter().filter(|_| refuses) {
+            names
+                .entry(entry.point)
+                .or_default()
+                .push(entry.key.clone());
+        }
+        for slice in intact.slices() {
+            values.forget_but(slice, &|point, key| {
+                let named = names.get(&point);
+                named.is_some_and(|names| names.iter().any(|name| name[..] == *key))
+                    && !mutants::is(Mutant::UnstoredCopyForgotten)
+            });
+        }
+        let mut refused = BTreeMap::new();
+        for entry in entries {
             let (point, key) = (entry.point, entry.key.clone());
             let reason = if entry.value.is_none() {
+                values.remove(point, &key);
                 LossReason::MarshalFailed
             } else {
                 match values.store(entry) {
                     Ok(()) => continue,
+                    Err(why) if refuses => {
+                        refused.insert(point, why);
+                        continue;
+                    }
                     Err(NotStored::Unreadable) => LossReason::Unreadable,
                     Err(NotStored::NoRoom) => LossReason::NoRoom,
                 }
@@ -453,42 +557,10 @@ impl Core {
             // Reported once: by name, not with its range.
             intact.remove(Slice::of_point(point));
         }
-        let version = self.claim.as_ref().map_or(version, |claim| claim.version);
-        match chunk.kind {
-            ChunkKind::Authority => {
-                if !mutants::is(Mutant::HoldersForgotten) {
-                    for (server, ranges) in chunk.holders {
-                        if self.died_before(from, server) {
-                            continue;
-                        }
-                        if let Some(&Some(newest)) = self.answered.get(&from) {
-                            self.note_lived(server, newest);
-                        }
-                        for slice in common(&ranges, &RangeSet::of(chunk.ranges.iter().copied())) {
-                            self.adopt_holder(server, slice);
-                        }
-                    }
-                }
-                self.take(version, &chunk.ranges);
-                // Eventual: what the former owner had not told all copies.
-                self.touched.extend(chunk.unsettled);
-                self.say(now, from, Message::Taken { chunk: id });
-            }
-            ChunkKind::Recovered => {
-                if self.config.replication == Replication::Eventual {
-                    for slice in intact.slices() {
-                        self.lose_range(slice, Extent::LastCommits);
-                    }
-                }
-                self.adopt_holders(&chunk.ranges);
-                for slice in &chunk.ranges {
-                    self.clean(*slice);
-                }
-                self.take(version, &chunk.ranges);
-                self.proposals.unsettle(chunk.unsettled);
-                self.repropose(now, values);
-            }
+        for &point in refused.keys().filter(|point| !self.copies.has(**point)) {
+            values.forget(Slice::of_point(point));
         }
+        refused
     }
 
     /// Whether a server that has copies according to a giver was dead before this

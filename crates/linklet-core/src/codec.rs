@@ -16,8 +16,8 @@ use crate::message::{
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use trefoil_sharder::{AssignmentVersion, KeyPoint, ServerId, Slice};
 
-/// The first byte of every frame. 2: replicas refuse what they cannot store, and
-/// values carry the history of the database's log.
+/// The first byte of every frame. 2: replicas and new owners refuse what they cannot
+/// store, and values carry the history of the database's log.
 const FORMAT: u8 = 2;
 
 /// A longer frame is refused.
@@ -312,6 +312,16 @@ impl Part for Message {
                 points.put(to);
                 u8::from(*kept).put(to);
             }
+            Message::TakenInPart {
+                chunk,
+                unreadable,
+                no_room,
+            } => {
+                tag(to, 15);
+                chunk.put(to);
+                unreadable.put(to);
+                no_room.put(to);
+            }
         }
     }
 
@@ -363,6 +373,11 @@ impl Part for Message {
                 id: Part::get(from)?,
                 points: Part::get(from)?,
                 kept: u8::get(from)? == 1,
+            },
+            15 => Message::TakenInPart {
+                chunk: Part::get(from)?,
+                unreadable: Part::get(from)?,
+                no_room: Part::get(from)?,
             },
             _ => return Err(DecodeError::Unknown("kind of message")),
         })
@@ -531,6 +546,13 @@ mod tests {
             ),
             id().prop_map(|chunk| Message::Taken { chunk }),
             id().prop_map(|chunk| Message::NotTaken { chunk }),
+            (id(), points(), points()).prop_map(|(chunk, unreadable, no_room)| {
+                Message::TakenInPart {
+                    chunk,
+                    unreadable,
+                    no_room,
+                }
+            }),
             (id(), version(), order()).prop_map(|(id, token, order)| Message::Copy {
                 id,
                 token,
@@ -580,7 +602,7 @@ mod tests {
         }
 
         #[test]
-        fn nonsense_is_refused(mut bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0u8..16) {
+        fn nonsense_is_refused(mut bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0u8..17) {
             if bytes.len() > 18 {
                 bytes[0] = FORMAT;
                 bytes[17] = kind;

@@ -57,8 +57,14 @@ pub struct Config {
     /// what is urgent is sent: what somebody waits for, and the copies and commits
     /// that commits under way wait for.
     pub window_bytes: usize,
-    /// Bytes per second that this server spends on moving values; `u64::MAX` for no
-    /// limit. What somebody waits for goes at once, and the rest waits for longer then.
+    /// Of these, the share of what nobody waits for: above it no further chunk of a move
+    /// or of copies is sent. Messages between two servers arrive in order, so whatever is
+    /// urgent has that much before it at most. More is faster on a long way.
+    pub bulk_bytes: usize,
+    /// Bytes per second that this server spends on moving and copying values;
+    /// `u64::MAX` for no limit. What somebody waits for goes at once, and the rest waits
+    /// for longer then. What is to be recovered after a death has no owner meanwhile, and
+    /// waits for nothing.
     pub bytes_per_second: u64,
     /// After which an unconfirmed message is sent again. Longer than a round
     /// trip.
@@ -72,10 +78,11 @@ impl Default for Config {
             lease_required: false,
             copies_min: 2,
             too_few: TooFew::Refuse,
-            chunk_bytes: 256 << 10,
+            chunk_bytes: 64 << 10,
             chunk_entries: 1_024,
             pull_bytes: 16 << 10,
             window_bytes: 4 << 20,
+            bulk_bytes: 256 << 10,
             bytes_per_second: u64::MAX,
             resend_after: Duration::from_millis(250),
         }
@@ -116,6 +123,7 @@ impl Config {
                 self.window_bytes >= self.chunk_bytes,
                 "window_bytes has to be at least chunk_bytes",
             ),
+            (self.bulk_bytes > 0, "bulk_bytes has to be above 0"),
             (
                 self.bytes_per_second > 0,
                 "bytes_per_second has to be above 0",

@@ -1,19 +1,21 @@
 //! The state of one server, and the ways in and out.
 
+use crate::bulk::Bulk;
 use crate::claim::MyClaim;
 use crate::config::{Config, ConfigError};
 use crate::copies::CopyState;
 use crate::effect::{Effect, Ticket};
 use crate::follow::Follower;
 use crate::give::Transit;
-use crate::link::Link;
+use crate::link::{Haste, Link};
 use crate::loss::{Extent, Loss, LossReason};
 use crate::message::{Claim, Frame, Message};
 use crate::ranges::{RangeMap, RangeSet, differing};
 use crate::recover::Recovery;
 use crate::settle::Proposals;
 use crate::table::{SEGMENTS, Segment, Stale, Status, Table, points_of};
-use crate::values::Values;
+use crate::unmoved::{Unmoved, Unstored};
+use crate::values::{NotStored, Values};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -67,19 +69,24 @@ pub struct Core {
     /// Of each point that is in transit, the chunk.
     pub(crate) transit_at: RangeMap<u64>,
     pub(crate) chunks: u64,
-    /// When the next chunk that nobody waits for may be sent.
-    pub(crate) give_at: Duration,
+    /// Who has claimed something of `leaving`, and perhaps some who have all of theirs.
+    pub(crate) giving: BTreeSet<ServerId>,
+    pub(crate) bulk: Bulk,
     /// When everything that follows was last worked out.
-    ran_at: Duration,
+    pub(crate) ran_at: Duration,
     /// Others' claims, the newest of each.
     pub(crate) claims: BTreeMap<ServerId, Claim>,
     pub(crate) urgent: BTreeMap<ServerId, BTreeSet<KeyPoint>>,
+    /// What claimants could not store.
+    pub(crate) unmoved: BTreeMap<ServerId, Unmoved>,
     /// Copies that claimants have asked for, and that were not sent yet.
     pub(crate) recoveries: BTreeMap<ServerId, Recovery>,
 
     /// Assigned to this server, and not here yet.
     pub(crate) wanted: RangeSet,
     pub(crate) claim: Option<MyClaim>,
+    /// Of `wanted`, what could not be stored here.
+    pub(crate) unstored: Unstored,
     /// Wanted, and to be looked at: nobody may have it any more.
     pub(crate) conclude_stale: RangeSet,
     pub(crate) claim_ids: u64,
@@ -104,7 +111,7 @@ pub struct Core {
     pub(crate) followers: BTreeMap<ServerId, Follower>,
     /// Where copies may not be what they should be.
     pub(crate) follow_stale: Stale,
-    /// Where copies are to be sent once the window to a server is open again.
+    /// Where copies are to be sent when it is a server's turn.
     pub(crate) fill_waiting: BTreeMap<ServerId, Stale>,
     /// Committed, and not sent to the copies yet.
     pub(crate) touched: BTreeSet<(KeyPoint, Bytes)>,
@@ -152,13 +159,16 @@ impl Core {
             transit: BTreeMap::new(),
             transit_at: RangeMap::default(),
             chunks: 0,
-            give_at: Duration::ZERO,
+            giving: BTreeSet::new(),
+            bulk: Bulk::default(),
             ran_at: Duration::ZERO,
             claims: BTreeMap::new(),
             urgent: BTreeMap::new(),
+            unmoved: BTreeMap::new(),
             recoveries: BTreeMap::new(),
             wanted: RangeSet::default(),
             claim: None,
+            unstored: Unstored::default(),
             conclude_stale: RangeSet::default(),
             claim_ids: 0,
             roll: None,
@@ -377,6 +387,17 @@ impl Core {
             Message::Chunk(chunk) => self.hear_chunk(now, values, from, chunk),
             Message::Taken { chunk } => self.hear_taken(now, values, from, chunk),
             Message::NotTaken { chunk } => self.hear_not_taken(from, chunk),
+            Message::TakenInPart {
+                chunk,
+                unreadable,
+                no_room,
+            } => {
+                let refused = [
+                    (NotStored::Unreadable, unreadable),
+                    (NotStored::NoRoom, no_room),
+                ];
+                self.hear_taken_in_part(now, values, from, chunk, refused);
+            }
             Message::Copy { id, token, order } => {
                 self.hear_copy(now, values, from, id, token, order);
             }
@@ -396,7 +417,7 @@ impl Core {
         }
     }
 
-    /// Time has passed.
+    /// Time has passed, or it is the turn of a chunk that nobody waits for.
     pub fn tick(&mut self, now: Duration, values: &mut dyn Values) {
         if self.replaced {
             return;
@@ -416,19 +437,21 @@ impl Core {
             self.effects.push_back(Effect::Learn(version));
         }
         self.run(now, values);
+        self.send_bulk(now, values);
     }
 
     /// When `tick` has something to do.
     pub fn next_tick(&self) -> Option<Duration> {
+        if self.replaced {
+            return None;
+        }
         let lapse = self.lease_until.filter(|_| !self.lease_lapsed);
-        // What the rate held back. The window opens with what arrives.
-        let held_back = !self.leaving.is_empty() && self.give_at > self.ran_at;
-        let give = held_back.then_some(self.give_at);
         self.links
             .values()
             .filter_map(Link::next_tick)
             .chain(lapse)
-            .chain(give)
+            .chain(self.bulk_at())
+            .chain(self.unmoved_at())
             .chain(self.followers.values().filter_map(|f| f.retry_at))
             .chain(self.learn.map(|(_, at)| at))
             .min()
@@ -495,12 +518,13 @@ impl Core {
             return;
         }
         self.ran_at = now;
+        self.try_unmoved_again(now, values);
         self.publish(values);
         self.follow(now, values);
         self.settle(now, values);
         self.give(now, values);
-        self.recover(now, values);
         self.publish(values);
+        self.look_for_bulk();
         self.flush_losses();
         self.look_whether_drained(now);
     }
@@ -630,6 +654,11 @@ impl Core {
         let gave = self.owned.slices();
         self.owned = RangeMap::default();
         self.leaving = RangeMap::default();
+        self.giving.clear();
+        self.unmoved.clear();
+        self.unstored = Unstored::default();
+        self.fill_waiting.clear();
+        self.recoveries.clear();
         self.copies = RangeMap::default();
         self.wanted = RangeSet::default();
         self.transit.clear();
@@ -654,6 +683,7 @@ impl Core {
         self.gone.insert(server);
         self.links.remove(&server);
         self.fill_waiting.remove(&server);
+        self.giving.remove(&server);
         self.heard.remove(&server);
         self.lived.remove(&server);
         self.answered.remove(&server);
@@ -681,13 +711,18 @@ impl Core {
     }
 
     /// Says something to somebody who is not known to be dead.
-    pub(crate) fn say(&mut self, now: Duration, to: ServerId, message: Message) {
+    pub(crate) fn say_with(&mut self, now: Duration, to: ServerId, haste: Haste, message: Message) {
         if self.gone.contains(&to) {
             return;
         }
         let link = self.links.entry(to).or_default();
-        let frame = link.send(now, self.config.resend_after, message);
+        let frame = link.send(now, self.config.resend_after, haste, message);
         self.effects.push_back(Effect::Send { to, frame });
+    }
+
+    /// The same, where somebody waits for it.
+    pub(crate) fn say(&mut self, now: Duration, to: ServerId, message: Message) {
+        self.say_with(now, to, Haste::Urgent, message);
     }
 
     pub(crate) fn tell(&mut self, effect: Effect) {

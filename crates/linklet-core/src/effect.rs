@@ -2,6 +2,7 @@
 
 use crate::loss::Loss;
 use crate::message::Frame;
+use crate::values::NotStored;
 use trefoil_sharder::{AssignmentVersion, KeyPoint, ServerId, Slice};
 
 /// Names a request or a proposed commit of the driver's.
@@ -37,6 +38,19 @@ pub enum Effect {
     NotCopied {
         /// Who.
         to: ServerId,
+        /// Where the keys lie.
+        points: Vec<KeyPoint>,
+    },
+    /// A server that is to own these could not store them: they are where they were, and
+    /// are served there. They are sent again from time to time. Both servers say so; what
+    /// nobody owned only who is to take over, and nobody serves that.
+    NotMoved {
+        /// Who has them.
+        from: ServerId,
+        /// Who is to own them.
+        to: ServerId,
+        /// Why it could not.
+        why: NotStored,
         /// Where the keys lie.
         points: Vec<KeyPoint>,
     },

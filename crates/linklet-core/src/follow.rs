@@ -10,19 +10,18 @@
 use crate::Replication;
 use crate::core::Core;
 use crate::effect::Effect;
+use crate::link::Haste;
 use crate::message::{CopyOrder, Message, Operation};
 use crate::mutants::{self, Mutant};
-use crate::ranges::{RangeSet, overlapping};
-use crate::table::points_of;
+use crate::part::Part;
+use crate::ranges::{RangeSet, joined, overlapping};
+use crate::table::{Stale, points_of};
+use crate::unmoved::RETRY_AFTER;
 use crate::values::{Limit, Values};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use trefoil_sharder::{Assignment, AssignmentVersion, KeyPoint, ServerId, Slice};
-
-/// What could not be stored is sent again after so many times the time after
-/// which messages are.
-const RETRY_AFTER: u32 = 4;
 
 /// Refusals remembered of one server: one for each slice is enough.
 const REFUSING_MAX: usize = 10_000;
@@ -42,6 +41,8 @@ pub(crate) struct Follower {
     /// To be there, and could not be stored when it was sent; neither held nor
     /// confirmed. Sent again at `retry_at`, or with the next commit.
     failed: RangeSet,
+    /// Of these, what is to be sent again when it is its turn.
+    again: RangeSet,
     pub(crate) retry_at: Option<Duration>,
     /// Copies of these it refused, and has not stored since: from when on.
     refusing: BTreeMap<KeyPoint, Duration>,
@@ -154,6 +155,7 @@ impl Follower {
             self.excluding.remove(slice);
             self.refused.remove(slice);
             self.failed.remove(slice);
+            self.again.remove(slice);
             self.unmarshalled.remove(slice);
             self.stored(slice);
             for (_, order) in &mut self.orders {
@@ -209,12 +211,24 @@ impl Core {
         }
     }
 
-    /// Gives an order and notes it.
+    /// Gives an order that somebody waits for, and notes it.
     pub(crate) fn order(
         &mut self,
         now: Duration,
         server: ServerId,
         token: AssignmentVersion,
+        order: CopyOrder,
+        note: Order,
+    ) {
+        self.order_with(now, server, token, Haste::Urgent, order, note);
+    }
+
+    fn order_with(
+        &mut self,
+        now: Duration,
+        server: ServerId,
+        token: AssignmentVersion,
+        haste: Haste,
         order: CopyOrder,
         note: Order,
     ) {
@@ -235,7 +249,7 @@ impl Core {
             self.settled_stale |= self.config.replication == Replication::Strong;
         }
         follower.orders.push_back((id, note));
-        self.say(now, server, Message::Copy { id, token, order });
+        self.say_with(now, server, haste, Message::Copy { id, token, order });
     }
 
     /// The slices of the map that are this server's, in these ranges.
@@ -269,9 +283,9 @@ impl Core {
         desired
     }
 
-    /// Brings the copies to what they should be, as far as the window allows: where
-    /// something has changed, and where the window was not open before. Everything here
-    /// concerns each point by itself.
+    /// Brings the copies to what they should be, where something has changed. Copies that
+    /// nobody waits for are only noted: they take turns ([`bulk`](crate::bulk)). Everything
+    /// here concerns each point by itself.
     pub(crate) fn follow(&mut self, now: Duration, values: &mut dyn Values) {
         if self.config.replication == Replication::None {
             return;
@@ -282,6 +296,7 @@ impl Core {
             if follower.retry_at.is_some_and(|at| now >= at) {
                 follower.retry_at = Some(now + RETRY_AFTER * self.config.resend_after);
                 again.insert(server);
+                follower.again = follower.failed.clone();
                 for (slice, ()) in follower.failed.iter() {
                     self.follow_stale.range(slice);
                 }
@@ -293,7 +308,6 @@ impl Core {
         if !scope.is_empty() {
             self.follow_within(now, values, &scope, &again);
         }
-        self.fill_waiting(now, values);
     }
 
     fn follow_within(
@@ -319,7 +333,7 @@ impl Core {
             self.tell_failed(now, server);
         }
         for (&server, ranges) in &desired {
-            self.fill_server(now, values, server, ranges, again.contains(&server));
+            self.fill_server(now, values, server, ranges);
         }
         let extra = self.extra(scope, &desired);
         for (server, extra) in extra {
@@ -327,24 +341,71 @@ impl Core {
         }
     }
 
-    /// Sends the copies that the windows held back, one segment after the other.
-    fn fill_waiting(&mut self, now: Duration, values: &mut dyn Values) {
-        let servers: Vec<ServerId> = self.fill_waiting.keys().copied().collect();
-        for server in servers {
-            while self.is_open(server)
-                && let Some(waiting) = self.fill_waiting.get_mut(&server)
-            {
-                let Some(segment) = waiting.pop() else {
-                    self.fill_waiting.remove(&server);
-                    break;
-                };
-                self.segments_looked_at += 1;
-                let desired = self.desired(&[points_of(segment)]);
-                if let Some(ranges) = desired.get(&server) {
-                    self.fill_server(now, values, server, ranges, false);
+    /// Sends one chunk of the copies that a server is to have; `false` if there are none.
+    pub(crate) fn fill_next(
+        &mut self,
+        now: Duration,
+        values: &mut dyn Values,
+        server: ServerId,
+    ) -> bool {
+        let mut parts: BTreeMap<AssignmentVersion, Part> = BTreeMap::new();
+        let mut rest = Limit {
+            bytes: self.config.chunk_bytes,
+            entries: self.config.chunk_entries,
+        };
+        while rest.bytes > 0
+            && rest.entries > 0
+            && let Some(segment) = self.fill_waiting.get_mut(&server).and_then(Stale::pop)
+        {
+            self.segments_looked_at += 1;
+            let points = points_of(segment);
+            let desired = self.desired(&[points]);
+            let Some(ranges) = desired.get(&server) else {
+                continue;
+            };
+            let missing = self.fill_under_way(now, values, server, ranges);
+            if !self.scan_missing(values, &missing, &mut parts, &mut rest) {
+                // Its rest in the next turn.
+                let waiting = self.fill_waiting.entry(server).or_default();
+                waiting.range(points);
+            }
+        }
+        if !self.fill_waiting.get(&server).is_some_and(Stale::is_any) {
+            self.fill_waiting.remove(&server);
+        }
+        let any = !parts.is_empty();
+        for (token, part) in parts {
+            self.spend(now, part.bytes);
+            self.fill_with(now, server, token, part, Haste::Bulk);
+        }
+        any
+    }
+
+    /// Reads missing parts for copies, up to a limit, of which it leaves the rest; whether
+    /// all of them.
+    fn scan_missing(
+        &self,
+        values: &mut dyn Values,
+        missing: &RangeSet,
+        parts: &mut BTreeMap<AssignmentVersion, Part>,
+        rest: &mut Limit,
+    ) -> bool {
+        for (token, ranges) in self.by_token(missing) {
+            for slice in ranges {
+                if rest.bytes == 0 || rest.entries == 0 {
+                    return false;
+                }
+                let part = parts.entry(token).or_default();
+                let (bytes, entries) = (part.bytes, part.entries.len());
+                part.scan(values, slice, *rest);
+                rest.bytes = rest.bytes.saturating_sub(part.bytes - bytes);
+                rest.entries = rest.entries.saturating_sub(part.entries.len() - entries);
+                if !part.has(slice.last()) {
+                    return false;
                 }
             }
         }
+        true
     }
 
     /// Cuts ranges by the tokens that they are owned with.
@@ -391,18 +452,17 @@ impl Core {
         }
     }
 
-    /// The parts of what a server is to have that were not sent; `again`: also those that
-    /// it could not store.
-    fn missing(&self, server: ServerId, desired: &RangeSet, again: bool) -> Vec<Slice> {
+    /// The parts of what a server is to have that were not sent. What it could not store is
+    /// among them only when it is time to try again.
+    fn missing(&self, server: ServerId, desired: &RangeSet) -> Vec<Slice> {
         let mut missing = Vec::new();
         for (slice, ()) in desired.iter() {
             match self.followers.get(&server) {
                 Some(follower) => {
                     for gap in follower.held.gaps(slice) {
-                        let mut skipped = RangeSet::of(follower.refused.common(gap));
-                        if !again {
-                            follower.failed.common(gap).for_each(|s| skipped.add(s));
-                        }
+                        let mut skipped = RangeSet::of(follower.failed.common(gap));
+                        skipped.remove_all(follower.again.common(gap));
+                        follower.refused.common(gap).for_each(|s| skipped.add(s));
                         missing.extend(skipped.gaps(gap));
                     }
                 }
@@ -412,8 +472,8 @@ impl Core {
         missing
     }
 
-    /// Whether nothing is to be sent or dropped but what is known to be, or waits for a
-    /// window.
+    /// Whether nothing is to be sent or dropped but what is known to be, or waits for its
+    /// turn.
     pub(crate) fn are_copies_whole(&self) -> bool {
         let desired = self.desired(&[Slice::ALL]);
         let sent = desired.iter().all(|(server, ranges)| {
@@ -421,7 +481,7 @@ impl Core {
                 let waiting = self.fill_waiting.get(server);
                 waiting.is_some_and(|waiting| waiting.covers(slice))
             };
-            let mut missing = self.missing(*server, ranges, false).into_iter();
+            let mut missing = self.missing(*server, ranges).into_iter();
             missing.all(|slice| self.follow_stale.covers(slice) || waits(slice))
         });
         let extra = self.extra(&[Slice::ALL], &desired);
@@ -432,19 +492,31 @@ impl Core {
         self.config.replication == Replication::None || (sent && dropped)
     }
 
-    /// Sends copies of what is missing there; `again`: also of what could not be
-    /// stored before.
+    /// Sends copies of what is missing there and somebody waits for, and notes the rest.
     fn fill_server(
         &mut self,
         now: Duration,
         values: &mut dyn Values,
         server: ServerId,
         desired: &RangeSet,
-        again: bool,
     ) {
-        let missing = self.missing(server, desired, again);
-        // Commits under way wait for everybody who is to have a copy by now, so they
-        // wait for no window.
+        let rest = self.fill_under_way(now, values, server, desired);
+        if !rest.is_empty() {
+            let waiting = self.fill_waiting.entry(server).or_default();
+            rest.iter().for_each(|(slice, ())| waiting.range(slice));
+        }
+    }
+
+    /// Sends what is missing there and has commits under way: they wait for everybody who
+    /// is to have a copy by now, so they wait for no turn. Returns what else is missing.
+    fn fill_under_way(
+        &mut self,
+        now: Duration,
+        values: &mut dyn Values,
+        server: ServerId,
+        desired: &RangeSet,
+    ) -> RangeSet {
+        let missing = self.missing(server, desired);
         let under_way = missing
             .iter()
             .flat_map(|&slice| self.proposals.apart(slice).1);
@@ -453,21 +525,10 @@ impl Core {
         for point in under_way {
             rest.remove(point);
             if let Some(&token) = self.owned.get(point.start()) {
-                self.fill_part(now, values, server, point, token);
+                self.fill_at(now, values, server, point.start(), token);
             }
         }
-        let groups = self.by_token(&rest).into_iter();
-        let parts = groups.flat_map(|(token, ranges)| ranges.into_iter().map(move |r| (r, token)));
-        let mut parts = parts.peekable();
-        while let Some(&(slice, token)) = parts.peek() {
-            if !self.fill_slice(now, values, server, slice, token) {
-                // The rest once the window is open again.
-                let waiting = self.fill_waiting.entry(server).or_default();
-                parts.for_each(|(slice, _)| waiting.range(slice));
-                return;
-            }
-            parts.next();
-        }
+        rest
     }
 
     /// Tells a server again of commits that it could not store, where it has a
@@ -503,61 +564,57 @@ impl Core {
         }
     }
 
-    /// Sends copies of a range in chunks; whether all of them.
-    fn fill_slice(
+    /// Sends a copy of one point, that somebody waits for.
+    fn fill_at(
         &mut self,
         now: Duration,
         values: &mut dyn Values,
         server: ServerId,
-        mut slice: Slice,
+        point: KeyPoint,
         token: AssignmentVersion,
-    ) -> bool {
-        loop {
-            if !self.is_open(server) {
-                return false;
-            }
-            let last = self.fill_part(now, values, server, slice, token);
-            match slice.split_before(KeyPoint(last.0.saturating_add(1))) {
-                Some((_, rest)) if last < slice.last() => slice = rest,
-                _ => return true,
-            }
-        }
-    }
-
-    fn fill_part(
-        &mut self,
-        now: Duration,
-        values: &mut dyn Values,
-        server: ServerId,
-        slice: Slice,
-        token: AssignmentVersion,
-    ) -> KeyPoint {
+    ) {
+        let mut part = Part::default();
         let limit = Limit {
             bytes: self.config.chunk_bytes,
             entries: self.config.chunk_entries,
         };
-        let scan = values.scan(slice, limit);
-        let last = scan.last.clamp(slice.start(), slice.last());
-        let part = Slice::spanning(slice.start(), last);
+        part.scan(values, Slice::of_point(point), limit);
+        self.fill_with(now, server, token, part, Haste::Urgent);
+    }
+
+    /// Sends copies of ranges that were read.
+    fn fill_with(
+        &mut self,
+        now: Duration,
+        server: ServerId,
+        token: AssignmentVersion,
+        part: Part,
+        haste: Haste,
+    ) {
+        let ranges = joined(part.sent);
         let follower = self.followers.entry(server).or_default();
-        follower.held.add(part);
-        follower.failed.remove(part);
-        follower.unmarshalled.remove(part);
-        for entry in scan.entries.iter().filter(|entry| entry.value.is_none()) {
+        for &slice in &ranges {
+            follower.held.add(slice);
+            follower.failed.remove(slice);
+            follower.again.remove(slice);
+            follower.unmarshalled.remove(slice);
+            self.stale.range(slice);
+        }
+        for entry in part.entries.iter().filter(|entry| entry.value.is_none()) {
             follower.unmarshalled.add(Slice::of_point(entry.point));
         }
         if follower.failed.is_empty() {
             follower.retry_at = None;
         }
-        self.stale.range(part);
         let order = CopyOrder::Fill {
-            ranges: vec![part],
-            entries: scan.entries,
+            ranges: ranges.clone(),
+            entries: part.entries,
         };
-        let note = Order::Fill(RangeSet::of([part]));
-        self.order(now, server, token, order, note);
-        self.tell_pending(now, server, part, token);
-        last
+        let note = Order::Fill(RangeSet::of(ranges.iter().copied()));
+        self.order_with(now, server, token, haste, order, note);
+        for slice in ranges {
+            self.tell_pending(now, server, slice, token);
+        }
     }
 
     /// One key point to every server that is to have a copy and has none.
@@ -585,7 +642,7 @@ impl Core {
             .filter(|server| self.alive.contains(server) && !held(server))
             .collect();
         for server in missing {
-            self.fill_part(now, values, server, Slice::of_point(point), token);
+            self.fill_at(now, values, server, point, token);
         }
     }
 
@@ -846,6 +903,7 @@ impl Core {
                 }
                 follower.synced.remove(slice);
                 follower.failed.add(slice);
+                follower.again.remove(slice);
                 follower.retry_at.get_or_insert(retry_at);
                 if follower.unmarshalled.has(point) {
                     continue;
@@ -1099,17 +1157,19 @@ impl Core {
         follower.is_some_and(|follower| follower.excluding.has(point))
     }
 
-    /// Copies that servers have been refusing for that long, though they were sent again:
-    /// who, and one point for each slice of the map. What cannot be marshalled here is
-    /// not among them.
+    /// Copies that servers have been refusing for that long, though they were sent again,
+    /// and what they are to own and could not store: who, and one point for each slice of
+    /// the map. What cannot be marshalled here is not among them.
     pub fn refusals(&self, now: Duration, lasting: Duration) -> Vec<(ServerId, KeyPoint)> {
         let Some(map) = self.map.current() else {
             return Vec::new();
         };
         let mut refusals = Vec::new();
-        for (&server, follower) in &self.followers {
+        let copies = self.followers.iter();
+        let copies = copies.map(|(&server, follower)| (server, &follower.refusing));
+        for (server, refused) in copies.chain(self.unmoved()) {
             let mut end = None;
-            for (&point, &since) in &follower.refusing {
+            for (&point, &since) in refused {
                 // The points come in order, and with them their slices.
                 if end.is_some_and(|end| point <= end) || now.saturating_sub(since) < lasting {
                     continue;

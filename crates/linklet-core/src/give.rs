@@ -11,8 +11,10 @@ use crate::Replication;
 use crate::copies::CopyState;
 use crate::core::Core;
 use crate::effect::Effect;
-use crate::message::{Chunk, ChunkKind, Claim, ClaimAnswer, Entry, Message};
+use crate::link::Haste;
+use crate::message::{Chunk, ChunkKind, Claim, ClaimAnswer, Message};
 use crate::mutants::{self, Mutant};
+use crate::part::Part;
 use crate::ranges::{RangeMap, RangeSet, common, in_order, joined, overlapping, parts_within};
 use crate::values::{Limit, Values};
 use bytes::Bytes;
@@ -29,48 +31,6 @@ pub(crate) struct Transit {
     /// Who had copies of it.
     held: Vec<(ServerId, Vec<Slice>)>,
     unsettled: Vec<(KeyPoint, Bytes)>,
-}
-
-/// What is to go in one chunk.
-#[derive(Default)]
-struct Part {
-    /// Disjoint, ascending.
-    sent: Vec<Slice>,
-    entries: Vec<Entry>,
-    bytes: usize,
-}
-
-impl Part {
-    fn has(&self, point: KeyPoint) -> bool {
-        self.sent.last().is_some_and(|last| point <= last.last())
-    }
-
-    /// Adds the beginning of a range that lies behind all that is here: a point at
-    /// least, and no more once there is as much as this.
-    fn scan(&mut self, values: &mut dyn Values, mut slice: Slice, limit: Limit) {
-        let (bytes_before, count_before) = (self.bytes, self.entries.len());
-        loop {
-            let (bytes, count) = (self.bytes - bytes_before, self.entries.len() - count_before);
-            let rest = Limit {
-                bytes: limit.bytes.saturating_sub(bytes),
-                entries: limit.entries.saturating_sub(count),
-            };
-            if count > 0 && (rest.bytes == 0 || rest.entries == 0) {
-                return;
-            }
-            let scan = values.scan(slice, rest);
-            let last = scan.last.clamp(slice.start(), slice.last());
-            for entry in &scan.entries {
-                self.bytes += entry.key.len() + entry.value.as_ref().map_or(0, Bytes::len);
-            }
-            self.entries.extend(scan.entries);
-            self.sent.push(Slice::spanning(slice.start(), last));
-            match slice.split_before(KeyPoint(last.0.saturating_add(1))) {
-                Some((_, rest)) if last < slice.last() => slice = rest,
-                _ => return,
-            }
-        }
-    }
 }
 
 impl Core {
@@ -111,6 +71,7 @@ impl Core {
             self.fence.insert(slice, version);
             if !mutants::is(Mutant::PromiseForgotten) {
                 self.wanted.remove(slice);
+                self.unstored.forget(slice);
             }
         }
         self.wake_unwanted();
@@ -183,6 +144,7 @@ impl Core {
                 self.leaving.remove(within);
                 for (slice, &to) in leaving.iter() {
                     self.leaving.insert(slice, to);
+                    self.giving.insert(to);
                 }
             }
         }
@@ -217,40 +179,34 @@ impl Core {
                 }
             }
         }
+        self.hold_back(&mut leaving, within);
         leaving
     }
 
     pub(crate) fn hear_pull(&mut self, from: ServerId, claim: u64, points: Vec<KeyPoint>) {
         if self.claims.get(&from).is_some_and(|c| c.id == claim) {
-            self.urgent.entry(from).or_default().extend(points);
+            self.urgent.entry(from).or_default().extend(&points);
+            self.send_again(from, points);
         }
     }
 
-    /// Sends what has been claimed: what somebody waits for at once, the rest
-    /// in the order of the key space as the window and the rate allow. The
-    /// table that withdraws it is published before.
+    /// Sends what has been claimed and somebody waits for. The table that withdraws it is
+    /// published before. The rest takes turns with copies ([`bulk`](crate::bulk)).
     pub(crate) fn give(&mut self, now: Duration, values: &mut dyn Values) {
-        if self.leaving.is_empty() {
-            self.urgent.clear();
-            return;
-        }
-        let targets: Vec<ServerId> = self.claims.keys().copied().collect();
-        for to in targets {
+        for to in self.urgent.keys().copied().collect::<Vec<_>>() {
             if let Some(points) = self.urgent.remove(&to) {
                 let rest = self.give_urgent(now, values, to, points);
-                // Those with commits under way have to wait for them.
-                self.urgent.insert(to, rest);
-            }
-            while now >= self.give_at && self.is_open(to) {
-                if !self.give_next(now, values, to) {
-                    break;
+                if !rest.is_empty() {
+                    // Those with commits under way have to wait for them, and those in
+                    // transit until they are here again or gone.
+                    self.urgent.insert(to, rest);
                 }
             }
         }
     }
 
     /// Sends these points in one chunk, with what lies behind each; returns those of
-    /// commits under way, which were left out.
+    /// commits under way, and those in transit, which were left out.
     fn give_urgent(
         &mut self,
         now: Duration,
@@ -265,6 +221,9 @@ impl Core {
                 continue;
             }
             let Some((range, _)) = self.leaving.find(point).filter(|(_, at)| **at == to) else {
+                if self.transit_at.has(point) {
+                    blocked.insert(point);
+                }
                 continue;
             };
             let last = match self
@@ -285,15 +244,24 @@ impl Core {
             };
             part.scan(values, Slice::spanning(point, last), limit);
         }
-        self.send_part(now, values, to, part);
+        self.send_part(now, values, to, part, Haste::Urgent);
         blocked
     }
 
     /// Sends one chunk of the beginning of what goes there and has no commit under way;
     /// `false` if it is empty.
-    fn give_next(&mut self, now: Duration, values: &mut dyn Values, to: ServerId) -> bool {
+    pub(crate) fn give_next(
+        &mut self,
+        now: Duration,
+        values: &mut dyn Values,
+        to: ServerId,
+    ) -> bool {
         let mut part = Part::default();
-        let here = self.leaving.iter().filter(|&(_, at)| *at == to);
+        let mut here = self.leaving.iter().filter(|&(_, at)| *at == to).peekable();
+        if here.peek().is_none() {
+            self.giving.remove(&to);
+            return false;
+        }
         for slice in here.flat_map(|(slice, _)| self.proposals.apart(slice).0) {
             let limit = Limit {
                 bytes: self.config.chunk_bytes.saturating_sub(part.bytes),
@@ -304,7 +272,7 @@ impl Core {
             }
             part.scan(values, slice, limit);
         }
-        self.send_part(now, values, to, part)
+        self.send_part(now, values, to, part, Haste::Bulk)
     }
 
     /// Sends a chunk, and with it the authority; `false` if it is empty.
@@ -314,6 +282,7 @@ impl Core {
         values: &mut dyn Values,
         to: ServerId,
         part: Part,
+        haste: Haste,
     ) -> bool {
         let Part {
             sent,
@@ -323,11 +292,7 @@ impl Core {
         if sent.is_empty() {
             return false;
         }
-        let rate = self.config.bytes_per_second;
-        if rate != u64::MAX {
-            let spent = Duration::from_secs_f64(bytes as f64 / rate as f64);
-            self.give_at = self.give_at.max(now) + spent;
-        }
+        self.spend(now, bytes);
         let ranges = joined(sent);
         let set = RangeSet::of(ranges.iter().copied());
         let mut owned = RangeMap::default();
@@ -394,7 +359,7 @@ impl Core {
             holders,
             unsettled,
         };
-        self.say(now, to, Message::Chunk(chunk));
+        self.say_with(now, to, haste, Message::Chunk(chunk));
         true
     }
 
@@ -409,6 +374,18 @@ impl Core {
             return;
         };
         let ranges = transit.owned.slices();
+        self.end_transit(now, values, from, ranges);
+    }
+
+    /// These were taken over.
+    pub(crate) fn end_transit(
+        &mut self,
+        now: Duration,
+        values: &mut dyn Values,
+        from: ServerId,
+        ranges: Vec<Slice>,
+    ) {
+        self.note_moved(now, from, &ranges);
         if self.config.replication == Replication::None {
             for &slice in &ranges {
                 values.forget(slice);
@@ -424,9 +401,15 @@ impl Core {
         let Some(transit) = self.take_transit(from, chunk) else {
             return;
         };
+        self.have_again(transit);
+    }
+
+    /// Takes back what was sent, and not taken over; which ranges that is.
+    pub(crate) fn restore(&mut self, transit: Transit) -> Vec<Slice> {
         for (slice, &token) in transit.owned.iter() {
             self.owned.insert(slice, token);
             self.wanted.remove(slice);
+            self.unstored.forget(slice);
             self.copies.remove(slice);
             self.stale.range(slice);
             self.follow_stale.range(slice);
@@ -436,13 +419,14 @@ impl Core {
                 self.hold_again(server, slice);
             }
         }
-        self.touched.extend(transit.unsettled);
-        let back = transit.owned.slices();
-        self.redirect_claims(&back);
-        self.wake(&back);
+        let set = RangeSet::of(transit.owned.slices());
+        let unsettled = transit.unsettled.into_iter();
+        self.touched
+            .extend(unsettled.filter(|(point, _)| set.has(*point)));
+        transit.owned.slices()
     }
 
-    fn take_transit(&mut self, to: ServerId, chunk: u64) -> Option<Transit> {
+    pub(crate) fn take_transit(&mut self, to: ServerId, chunk: u64) -> Option<Transit> {
         // Only whom it was sent to answers.
         self.transit.get(&chunk).filter(|sent| sent.to == to)?;
         let transit = self.transit.remove(&chunk)?;
@@ -510,6 +494,7 @@ impl Core {
     ) {
         let claimed = self.claims.remove(&server);
         self.urgent.remove(&server);
+        self.unmoved.remove(&server);
         self.recoveries.remove(&server);
         let sent = self
             .transit

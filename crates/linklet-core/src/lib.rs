@@ -44,8 +44,10 @@
 //!    server. (A server that finds itself replaced names, besides, the keys
 //!    that it committed without a lease.)
 //! 8. A request is redirected to who has claimed the key, or has it by the
-//!    newest map known; where that is this server it waits. So stable maps
-//!    redirect at most once.
+//!    newest map known; where that is this server it waits, or is sent to who has
+//!    what this one could not store. So stable maps redirect at most once.
+//! 9. Strong: what its next owner cannot store stays with its owner, or stays a copy
+//!    where there is none.
 //!
 //! `trefoil-linked-sim` checks all of it with everything going wrong.
 //!
@@ -53,8 +55,15 @@
 //!
 //! * Moving: the new owner has a key one round trip after it was asked for
 //!   ([`Message::Pull`]), the rest streams in the order of the key space within
-//!   [`Config::window_bytes`] and [`Config::bytes_per_second`]. Who is claimed
+//!   [`Config::bulk_bytes`] and [`Config::bytes_per_second`]. Who is claimed
 //!   from later asks everybody, so chains and returns need no special case.
+//! * Moves and copies that nobody waits for delay what is urgent by little: they are
+//!   made a chunk at a time, each in a [`Core::tick`] of its own, take turns,
+//!   and have a small share of the window to each server.
+//! * Strong: a value that its next owner cannot store does not move. It is served on, but
+//!   for a round trip now and then in which it is sent again; who asks then waits. Two
+//!   servers say so ([`Effect::NotMoved`], [`Core::refusals`]). In other modes it is lost
+//!   by name.
 //! * A value that cannot be marshalled does not move: its entry says so, and
 //!   the receiver, who has the authority from then on, reports it by name.
 //! * When a receiver dies, what it had not confirmed is lost with it, except
@@ -79,7 +88,9 @@
 //! ```
 //!
 //! * Call anything, then `poll` until it returns `None`. Call `tick` at
-//!   [`Core::next_tick`], and before anything else when it is overdue.
+//!   [`Core::next_tick`], and before anything else when it is overdue. It is due at
+//!   once, again and again, while there are chunks to make: whoever has something
+//!   urgent goes in between.
 //! * `now` is this server's monotonic clock; it is never compared with anybody
 //!   else's.
 //! * Threads that serve keys look at the newest published [`Table`] first, and
@@ -95,6 +106,8 @@
 //! |---|---|
 //! | `core` | the state, and the ways in and out |
 //! | `claim`, `give` | the two sides of a move |
+//! | `bulk`, `part` | what nobody waits for: chunks, in turns |
+//! | `unmoved` | what its next owner cannot store |
 //! | `follow`, `copies` | the two sides of a copy |
 //! | `settle` | strong commits |
 //! | `serve`, `table` | what becomes of a request |
@@ -103,6 +116,7 @@
 //! | `link`, `message`, `codec` | what servers say to each other, and how it arrives |
 //! | `ranges` | facts about ranges of the key space |
 
+mod bulk;
 mod claim;
 mod codec;
 mod config;
@@ -117,11 +131,13 @@ mod loss;
 mod message;
 #[doc(hidden)]
 pub mod mutants;
+mod part;
 mod ranges;
 mod recover;
 mod serve;
 mod settle;
 mod table;
+mod unmoved;
 mod values;
 
 pub use crate::core::Core;

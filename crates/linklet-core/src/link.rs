@@ -20,14 +20,26 @@ const UNCONFIRMED_MAX: usize = 1_024;
 const AHEAD_MAX: u64 = 4 * UNCONFIRMED_MAX as u64;
 /// Messages after which a confirmation is said at once.
 const CONFIRM_EVERY: u32 = 16;
+/// And bytes: who sends bulk waits for it, and has few messages on the way.
+const CONFIRM_BYTES: usize = 16 << 10;
 /// A confirmation is owed for this part of the time after which messages are
 /// sent again.
 const CONFIRM_PART: u32 = 4;
+
+/// Whether somebody waits for a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Haste {
+    /// A commit, a key, a claim or an answer: whatever waits is not far behind.
+    Urgent,
+    /// A part of a move or of copies that nobody waits for.
+    Bulk,
+}
 
 #[derive(Debug)]
 struct Sent {
     sequence: u64,
     bytes: usize,
+    haste: Haste,
     message: Message,
 }
 
@@ -37,6 +49,8 @@ pub(crate) struct Link {
     sent: u64,
     unconfirmed: VecDeque<Sent>,
     unconfirmed_bytes: usize,
+    /// Of these, what nobody waits for.
+    bulk_bytes: usize,
     /// When to send again.
     resend_at: Option<Duration>,
     /// What is being sent again, as confirmations come.
@@ -49,6 +63,7 @@ pub(crate) struct Link {
     confirm_at: Option<Duration>,
     /// How much that is.
     unsaid: u32,
+    unsaid_bytes: usize,
 }
 
 /// A pass over what was not confirmed in time.
@@ -73,6 +88,12 @@ impl Link {
         self.unconfirmed_bytes < window_bytes && self.unconfirmed.len() < UNCONFIRMED_MAX
     }
 
+    /// Whether more may be sent that nobody waits for. Messages arrive in order, so this
+    /// is what anything urgent may have before it.
+    pub(crate) fn is_open_for_bulk(&self, window_bytes: usize, bulk_bytes: usize) -> bool {
+        self.is_open(window_bytes) && self.bulk_bytes < bulk_bytes
+    }
+
     /// Whether everything that was said has arrived.
     pub(crate) fn is_settled(&self) -> bool {
         self.unconfirmed.is_empty()
@@ -87,13 +108,23 @@ impl Link {
     }
 
     /// Takes a message; returns the frame to send.
-    pub(crate) fn send(&mut self, now: Duration, every: Duration, message: Message) -> Frame {
+    pub(crate) fn send(
+        &mut self,
+        now: Duration,
+        every: Duration,
+        haste: Haste,
+        message: Message,
+    ) -> Frame {
         self.sent += 1;
         let bytes = message.bytes();
         self.unconfirmed_bytes += bytes;
+        if haste == Haste::Bulk {
+            self.bulk_bytes += bytes;
+        }
         self.unconfirmed.push_back(Sent {
             sequence: self.sent,
             bytes,
+            haste,
             message: message.clone(),
         });
         self.resend_at.get_or_insert(now + every);
@@ -120,6 +151,9 @@ impl Link {
         {
             if let Some(sent) = self.unconfirmed.pop_front() {
                 self.unconfirmed_bytes -= sent.bytes;
+                if sent.haste == Haste::Bulk {
+                    self.bulk_bytes -= sent.bytes;
+                }
             }
         }
         if self.unconfirmed.len() != before {
@@ -137,7 +171,9 @@ impl Link {
         };
         self.confirm_at.get_or_insert(now + every / CONFIRM_PART);
         self.unsaid += 1;
-        if self.unsaid >= CONFIRM_EVERY || frame.sequence <= self.arrived {
+        self.unsaid_bytes = self.unsaid_bytes.saturating_add(message.bytes());
+        let much = self.unsaid >= CONFIRM_EVERY || self.unsaid_bytes >= CONFIRM_BYTES;
+        if much || frame.sequence <= self.arrived {
             // Many, or one that was sent again: the other side waits.
             self.confirm_at = Some(now);
         }
@@ -155,8 +191,8 @@ impl Link {
 
     /// A bare confirmation, if one has been owed for long enough.
     pub(crate) fn confirm(&mut self, now: Duration) -> Option<Frame> {
-        self.confirm_at.take_if(|at| *at <= now)?;
-        self.unsaid = 0;
+        self.confirm_at.filter(|at| *at <= now)?;
+        self.said();
         Some(Frame {
             sequence: 0,
             confirmed: self.arrived,
@@ -210,6 +246,7 @@ impl Link {
     fn said(&mut self) {
         self.confirm_at = None;
         self.unsaid = 0;
+        self.unsaid_bytes = 0;
     }
 }
 
@@ -242,7 +279,7 @@ mod tests {
                 match choice {
                     0 | 1 => {
                         said += 1;
-                        there.push(a.send(now, EVERY, Message::Taken { chunk: said }));
+                        there.push(a.send(now, EVERY, Haste::Urgent, Message::Taken { chunk: said }));
                     }
                     2 if !there.is_empty() => { there.swap_remove(0); }
                     3 if !there.is_empty() => {

@@ -149,6 +149,16 @@ pub enum Message {
         /// Which.
         chunk: u64,
     },
+    /// The chunk was taken over, but for what could not be stored: nothing has changed
+    /// about these points.
+    TakenInPart {
+        /// Which.
+        chunk: u64,
+        /// Of another release's form.
+        unreadable: Vec<KeyPoint>,
+        /// No room for them.
+        no_room: Vec<KeyPoint>,
+    },
     /// From an owner to a server with copies.
     Copy {
         /// Number on this way from owner to copy, from 1; confirmed in order.

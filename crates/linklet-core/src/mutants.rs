@@ -43,6 +43,10 @@ pub enum Mutant {
     DroppedToGive,
     /// A commit is taken back, and copies that have it keep it.
     TakenBackByHalf,
+    /// A value that its next owner cannot store is lost with its move.
+    UnstoredLost,
+    /// Who cannot store what it is to own forgets the copy that it had.
+    UnstoredCopyForgotten,
     /// Copies for who takes over are all sent at once.
     WindowIgnored,
     /// An assigner knows nothing of the longer leases of the one before it.
@@ -59,7 +63,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every mutant.
-    pub const ALL: [Mutant; 23] = [
+    pub const ALL: [Mutant; 25] = [
         Mutant::NotEverybodyAsked,
         Mutant::PromiseForgotten,
         Mutant::ServedInTransit,
@@ -80,6 +84,8 @@ impl Mutant {
         Mutant::LeaseLengthForgotten,
         Mutant::DealtAtOnce,
         Mutant::StruckOffReturns,
+        Mutant::UnstoredLost,
+        Mutant::UnstoredCopyForgotten,
         Mutant::WindowIgnored,
         Mutant::ClockStopsAsleep,
         Mutant::TurnEndsWithItsCaller,

@@ -1,10 +1,10 @@
-//! Copies for somebody who found that nobody has the authority: sent in chunks, as
-//! far as the window allows. A server may be asked for all that it has copies of;
+//! Copies for somebody who found that nobody has the authority: sent in chunks, in
+//! turns ([`bulk`](crate::bulk)). A server may be asked for all that it has copies of;
 //! to marshal that at once would stall it, and keep it in memory twice.
 
 use crate::core::Core;
+use crate::link::Haste;
 use crate::message::{Chunk, ChunkKind, Message};
-use crate::mutants::{self, Mutant};
 use crate::ranges::{RangeSet, in_order};
 use crate::values::{Limit, Values};
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub(crate) struct Recovery {
 }
 
 impl Core {
-    /// Somebody asks for copies. `run` sends them.
+    /// Somebody asks for copies.
     pub(crate) fn hear_recover(&mut self, from: ServerId, claim: u64, ranges: &[Slice]) {
         if !in_order(ranges) || self.claims.get(&from).is_none_or(|c| c.id != claim) {
             // A newer claim of the same server is on its way, or was answered.
@@ -37,28 +37,27 @@ impl Core {
         ranges.iter().for_each(|&slice| recovery.rest.add(slice));
     }
 
-    /// Sends what was asked for, as far as the window allows. What was dropped
-    /// meanwhile is said not to be here.
-    pub(crate) fn recover(&mut self, now: Duration, values: &mut dyn Values) {
-        for to in self.recoveries.keys().copied().collect::<Vec<_>>() {
-            while let Some(slice) = self.next_recovered(to) {
-                let gaps = self.copies.gaps(slice);
-                if let Some(&gap) = gaps.first() {
-                    if let Some(recovery) = self.recoveries.get_mut(&to) {
-                        recovery.rest.remove(gap);
-                        let (claim, ranges) = (recovery.claim, vec![gap]);
-                        self.say(now, to, Message::Gone { claim, ranges });
-                    }
-                    continue;
-                }
-                if !self.is_open(to) && !mutants::is(Mutant::WindowIgnored) {
-                    break;
-                }
+    /// Sends one chunk of what was asked for; `false` if nothing is left. What was
+    /// dropped meanwhile is said not to be here.
+    pub(crate) fn recover_next(
+        &mut self,
+        now: Duration,
+        values: &mut dyn Values,
+        to: ServerId,
+    ) -> bool {
+        while let Some(slice) = self.next_recovered(to) {
+            let Some(&gap) = self.copies.gaps(slice).first() else {
                 self.recover_part(now, values, to, slice);
+                return true;
+            };
+            if let Some(recovery) = self.recoveries.get_mut(&to) {
+                recovery.rest.remove(gap);
+                let (claim, ranges) = (recovery.claim, vec![gap]);
+                self.say(now, to, Message::Gone { claim, ranges });
             }
         }
-        self.recoveries
-            .retain(|_, recovery| !recovery.rest.is_empty());
+        self.recoveries.remove(&to);
+        false
     }
 
     /// The next range for a claimant, if its claim is still the newest of it.
@@ -88,6 +87,6 @@ impl Core {
             holders: Vec::new(),
             unsettled: self.dirty_within(part),
         };
-        self.say(now, to, Message::Chunk(chunk));
+        self.say_with(now, to, Haste::Bulk, Message::Chunk(chunk));
     }
 }

@@ -7,7 +7,7 @@ use crate::message::Message;
 use crate::mutants::{self, Mutant};
 use crate::values::Values;
 use std::time::Duration;
-use trefoil_sharder::{AssignmentVersion, KeyPoint, Slice};
+use trefoil_sharder::{AssignmentVersion, KeyPoint, ServerId, Slice};
 
 impl Core {
     /// Decides about a request. One that is told to wait is remembered until
@@ -38,6 +38,10 @@ impl Core {
         }
         if let Some(&token) = self.owned.get(point) {
             if let Some(&to) = self.leaving.get(point) {
+                if self.is_sent_again(to, point) {
+                    self.parked.entry(point).or_default().push(ticket);
+                    return Decision::Wait;
+                }
                 return self.redirect_to(to);
             }
             if !self.may_serve(now) {
@@ -62,9 +66,16 @@ impl Core {
             if mutants::is(Mutant::ServedInTransit) {
                 return Decision::Serve { token };
             }
+            if self.is_sent_again(to, point) {
+                self.parked.entry(point).or_default().push(ticket);
+                return Decision::Wait;
+            }
             return self.redirect_to(to);
         }
         if self.wanted.has(point) {
+            if let Some(holder) = self.unstored.holder(point) {
+                return self.redirect_to(holder);
+            }
             self.parked.entry(point).or_default().push(ticket);
             self.pull(now, point);
             return Decision::Wait;
@@ -102,7 +113,7 @@ impl Core {
         self.parked_for.retain(|&(_, parked)| parked != ticket);
     }
 
-    fn redirect_to(&self, to: trefoil_sharder::ServerId) -> Decision {
+    fn redirect_to(&self, to: ServerId) -> Decision {
         Decision::Redirect {
             to: Some(to),
             version: self.heard.get(&to).copied().max(self.map.version()),
@@ -142,16 +153,19 @@ impl Core {
 
     /// Asks whoever has the key to send it first.
     fn pull(&mut self, now: Duration, point: KeyPoint) {
-        let Some(claim) = &mut self.claim else {
+        let Some(claim) = &self.claim else {
             return;
         };
-        let Some(from) = claim.holder(point) else {
-            // The answer is not here yet.
-            return;
-        };
-        if claim.pulled.insert(point) {
-            let (claim, points) = (claim.id, vec![point]);
-            self.say(now, from, Message::Pull { claim, points });
+        // Without an answer yet there is nobody to ask.
+        let holders: Vec<ServerId> = claim.holders(point).collect();
+        for from in holders {
+            let Some(claim) = &mut self.claim else {
+                return;
+            };
+            if claim.pulled.insert((from, point)) {
+                let (claim, points) = (claim.id, vec![point]);
+                self.say(now, from, Message::Pull { claim, points });
+            }
         }
     }
 

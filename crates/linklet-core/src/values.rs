@@ -26,7 +26,7 @@ pub struct Scan {
 }
 
 /// Why a value that arrived was not stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NotStored {
     /// It could not be unmarshalled.
     Unreadable,
@@ -53,7 +53,8 @@ pub trait Values {
     /// The value of one key, for its copies; `None` if there is none.
     fn get(&mut self, point: KeyPoint, key: &Bytes) -> Option<Entry>;
 
-    /// Takes a value from elsewhere, instead of the one that is there.
+    /// Takes a value from elsewhere, instead of the one that is there, which stays if it
+    /// is refused.
     fn store(&mut self, entry: Entry) -> Result<(), NotStored>;
 
     /// The same, for a copy of another server's value. What is refused here is
@@ -68,6 +69,9 @@ pub trait Values {
     /// Removes all keys of a range: they are elsewhere now, or about to be
     /// stored anew.
     fn forget(&mut self, slice: Slice);
+
+    /// Removes all keys of a range but those of which this is true.
+    fn forget_but(&mut self, slice: Slice, stays: &dyn Fn(KeyPoint, &[u8]) -> bool);
 
     /// A proposed commit ([`Core::propose`](crate::Core::propose)) is settled:
     /// make it visible now.

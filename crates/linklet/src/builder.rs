@@ -93,7 +93,9 @@ impl<V: Send + Sync + 'static> Linklet<V> {
 
 impl<V: Send + Sync + 'static> Builder<V> {
     /// Loads what is not in memory. Without a loader the objects live only
-    /// here, and what is evicted is lost, and reported.
+    /// here, and what is evicted is lost, and reported; with strong replication
+    /// nothing is evicted then, and what there is no room for is refused
+    /// ([`Error::NoRoom`](crate::Error::NoRoom)).
     #[must_use]
     pub fn loader(mut self, loader: impl Loader<V>) -> Self {
         self.loader = Some(Arc::new(loader));

@@ -16,7 +16,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use trefoil_coordination::{Session, View};
-use trefoil_linklet_core::{Commit, Config, ConfigError, Core, Effect, Ticket, Uncertain};
+use trefoil_linklet_core::{
+    Commit, Config, ConfigError, Core, Effect, NotStored, Ticket, Uncertain,
+};
 use trefoil_sharder::{
     AssignmentVersion, MemberState, REPORT_UNSTORED_MAX, ServerId, Slice, Unstored,
 };
@@ -126,6 +128,26 @@ impl<V: Send + Sync + 'static> Life<V> {
                     tracing::warn!(%to, count, first = %points[0], "a replica cannot store values");
                 }
             }
+            Effect::NotMoved {
+                from,
+                to,
+                why,
+                points,
+            } => {
+                let counter = &store.counters.moves_refused;
+                let before = counter.fetch_add(points.len() as u64, Ordering::Relaxed);
+                let count = before + points.len() as u64;
+                if before == 0 || before.ilog2() < count.ilog2() {
+                    let why = match why {
+                        NotStored::Unreadable => "it cannot read them",
+                        NotStored::NoRoom => "it has no room for them",
+                    };
+                    tracing::warn!(
+                        %from, %to, count, first = %points[0], why,
+                        "values stay where they are: a server that is to own them cannot store them"
+                    );
+                }
+            }
             Effect::Gained(slices) => store.tell(Event::Gained(slices)),
             Effect::Gave(slices) => store.tell(Event::Lost(slices)),
             // The watch of the session brings it.
@@ -188,11 +210,15 @@ impl<V: Send + Sync + 'static> Life<V> {
             self.lease_told = until;
             self.drive(|core, now, values| core.lease(now, values, until));
         }
-        self.drive(|core, now, values| {
-            if core.next_tick().is_some_and(|at| at <= now) {
-                core.tick(now, values);
-            }
-        });
+        if self.is_due() {
+            self.drive(|core, now, values| core.tick(now, values));
+        }
+    }
+
+    /// Whether the protocol has something to do by now.
+    pub(crate) fn is_due(&self) -> bool {
+        let now = self.objects.store.clock();
+        self.next_tick().is_some_and(|at| at <= now)
     }
 
     /// When it has to be driven at the latest.

@@ -51,8 +51,8 @@ impl<V: Send + Sync + 'static> Linklet<V> {
     ///
     /// Alert on `slices_short` (slices that this server owns and that have fewer
     /// servers than the mode of replication needs), on increases of
-    /// `commits_thin_total`, `commits_refused_total`, `commits_indeterminate_total`
-    /// and `copies_refused_total`, and on `staleness_seconds`.
+    /// `commits_thin_total`, `commits_refused_total`, `commits_indeterminate_total`,
+    /// `copies_refused_total` and `moves_refused_total`, and on `staleness_seconds`.
     pub fn metrics(&self) -> String {
         let inner = self.inner();
         let stats = self.stats();

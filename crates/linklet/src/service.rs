@@ -68,7 +68,7 @@ impl<V: Send + Sync + 'static> Receive for Weak<Inner<V>> {
             Some(life) => {
                 let before = life.next_tick();
                 life.drive(|core, now, values| core.receive(now, values, from, frame));
-                if life.next_tick() != before || life.news() {
+                if life.next_tick() != before || life.is_due() || life.news() {
                     inner.store.errand.notify_one();
                 }
                 Ok(())

@@ -69,6 +69,10 @@ counters! {
     /// Copies that a replica could not store: unreadable there, or no room. With
     /// strong replication their commits are not acknowledged.
     copies_refused,
+    /// Values that their next owner could not store, each time that they were sent to it:
+    /// unreadable there, or no room. With strong replication they stay where they are.
+    /// Both servers count.
+    moves_refused,
     /// Frames that could not be sent at once; the protocol repeats them.
     frames_dropped,
     /// Strong commits acknowledged with fewer copies than there should be

@@ -131,9 +131,40 @@ impl<V: 'static> Store<V> {
         Table::<V>::weight(key, weigh(&*self.marshaller, value))
     }
 
-    /// Makes room for a value.
-    pub(crate) fn reserve(&self, weight: u64) -> Result<Room<'_, V>, NoRoom> {
-        self.table.reserve(weight, |entry| self.evicted(&entry))
+    /// Whether values make room for others. In strong mode only those that can be loaded
+    /// again: what was acknowledged stays.
+    fn evicts(&self) -> bool {
+        self.has_loader || self.replication != Replication::Strong
+    }
+
+    /// What the value of a key counts as now.
+    fn weight_now(&self, key: Key<'_>) -> u64 {
+        self.table.visit(key).peek().map_or(0, |entry| entry.weight)
+    }
+
+    /// Whether there is, or can be made, room for a value of a key.
+    pub(crate) fn has_room(&self, key: Key<'_>, weight: u64) -> bool {
+        let room = self.evicts() || self.table.fits(weight, self.weight_now(key));
+        weight <= self.table.bound() && room
+    }
+
+    /// Makes room for a value of a key. Not to be called during a visit.
+    pub(crate) fn reserve(&self, key: Key<'_>, weight: u64) -> Result<Room<'_, V>, NoRoom> {
+        match self.evicts() {
+            true => self.table.reserve(weight, |entry| self.evicted(&entry)),
+            false => self.table.reserve_free(weight, self.weight_now(key)),
+        }
+    }
+
+    /// Likewise, whatever the bound: for what has been promised.
+    pub(crate) fn reserve_promised(&self, weight: u64) -> Room<'_, V> {
+        match self.evicts() {
+            true => {
+                let evicted = |entry| self.evicted(&entry);
+                self.table.reserve_promised(weight, evicted)
+            }
+            false => self.table.room_to_trim(weight),
+        }
     }
 
     /// An entry had to make room.

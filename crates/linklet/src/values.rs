@@ -163,7 +163,7 @@ impl<V: 'static> Objects<V> {
             }
         };
         let room = store
-            .reserve(store.weight(&entry.key, &value))
+            .reserve(key, store.weight(&entry.key, &value))
             .map_err(|_| NotStored::NoRoom)?;
         Ok(Some(Arrived {
             key,
@@ -320,6 +320,12 @@ impl<V: Send + Sync + 'static> Values for Objects<V> {
         self.store.table.remove_slice(slice, |_, _| true);
     }
 
+    fn forget_but(&mut self, slice: Slice, stays: &dyn Fn(KeyPoint, &[u8]) -> bool) {
+        self.store.table.remove_slice(slice, |entry, _| {
+            !stays(KeyPoint(entry.hash.place), &entry.key)
+        });
+    }
+
     fn settle(&mut self, ticket: Ticket) {
         let Some(staged) = self.staged.remove(&ticket) else {
             return;
@@ -335,9 +341,7 @@ impl<V: Send + Sync + 'static> Values for Objects<V> {
                 refreshed,
             }) => {
                 let weight = store.weight(&staged.key, &value);
-                let room = store
-                    .table
-                    .reserve_promised(weight, |entry| store.evicted(&entry));
+                let room = store.reserve_promised(weight);
                 let mut visit = store.table.visit(key);
                 // Made of a value that is out of date by now, it is, too. Without a
                 // loader what the application has put in counts, but for what a
@@ -412,7 +416,7 @@ mod tests {
         core.lease(now, &mut objects, now + lease);
         core.learn(now, &mut objects, &map, &BTreeSet::from([me]));
         let key = store.key(b"key");
-        let room = store.reserve(100).expect("room");
+        let room = store.reserve(key, 100).expect("room");
         let mut visit = store.table.visit(key);
         visit.put(Arc::new(vec![1]), Stamp::UNKNOWN, room);
         drop(visit);

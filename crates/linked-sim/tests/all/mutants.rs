@@ -83,5 +83,7 @@ each! {
     who_was_struck_off_stays_so: StruckOffReturns => OneOwner | Token | Fresh | Reported;
     leases_end_while_a_machine_is_suspended: ClockStopsAsleep => OneOwner | Token | Fresh;
     a_turn_goes_along_with_its_proposal: TurnEndsWithItsCaller => Lost;
+    what_cannot_be_stored_stays: UnstoredLost => Moved | Undone;
+    who_cannot_store_keeps_its_copy: UnstoredCopyForgotten => Copied | Undone | Fresh | Reported;
     new_owners_hear_of_copies: HoldersForgotten => Fresh | Reported | Undone | Drained;
 }

@@ -3,7 +3,7 @@
 use crate::cluster;
 use crate::cluster::{Cluster, at};
 use trefoil_linklet_core::{
-    Config, Decision, Effect, Extent, LossReason, Replication, TooFew, Uncertain,
+    Config, Decision, Effect, Extent, LossReason, NotStored, Replication, TooFew, Uncertain,
 };
 use trefoil_sharder::ServerId;
 
@@ -507,6 +507,122 @@ fn the_last_commit_of_a_dead_owner_holds_up_nothing() {
     assert_eq!(cluster.losses(), []);
 }
 
+/// Whether it has a copy already or not: a server without room for a key does not become
+/// its owner. The one that has it serves and changes it, says so, and goes when there is
+/// room.
+#[test]
+fn what_its_next_owner_has_no_room_for_stays_where_it_is() {
+    for (before, after) in [([1, 3], [2, 3]), ([1, 2], [2, 1])] {
+        let config = small_chunks(Replication::Strong);
+        let mut cluster = filled(config, &[1, 2, 3], &[&before, &before]);
+        cluster.no_room(2, 5, true);
+        cluster.assign(&[&after, &after]);
+        cluster.settle();
+        let others = || (0..KEYS).filter(|key| *key != 5);
+        assert!(others().all(|key| cluster.owner(key) == Some(2)));
+        for value in [77, 78] {
+            // It may just have been sent once more.
+            cluster.rounds(4);
+            assert_eq!(cluster.owner(5), Some(1));
+            assert!(matches!(cluster.read(1, 5), Decision::Serve { .. }));
+            let there = Decision::Redirect {
+                to: Some(ServerId(1)),
+                version: cluster.version(),
+            };
+            assert_eq!(cluster.read(2, 5), there);
+            cluster.put(1, 5, value);
+            cluster.rounds(4);
+            assert!(cluster.acknowledged(5));
+            assert_eq!(cluster.get(before[1], 5), Some(value));
+            assert_eq!(cluster.refusals(1), [(ServerId(2), at(5))]);
+            cluster.settle();
+        }
+        let said = |effect: &Effect| {
+            matches!(effect, Effect::NotMoved { from, to, why: NotStored::NoRoom, points }
+                if (from.0, to.0) == (1, 2) && points[..] == [at(5)])
+        };
+        assert!(cluster.told(1, said) && cluster.told(2, said));
+        cluster.drain(1);
+        cluster.settle();
+        assert!(!cluster.told(1, |effect| *effect == Effect::Drained));
+        cluster.no_room(2, 5, false);
+        cluster.settle();
+        assert_eq!(cluster.owner(5), Some(2));
+        assert_eq!(cluster.get(2, 5), Some(78));
+        assert!(others().all(|key| cluster.get(2, key) == Some(key + 1_000)));
+        assert_eq!(cluster.losses(), []);
+    }
+}
+
+/// Its owner dies while the next one has no room for a key: the copy that is left stays
+/// one until there is room, and nobody serves it till then.
+#[test]
+fn a_copy_without_an_owner_waits_for_room() {
+    let config = small_chunks(Replication::Strong);
+    let mut cluster = filled(config, &[1, 2, 3], &[&[1, 3], &[1, 3]]);
+    cluster.no_room(2, 5, true);
+    cluster.assign(&[&[2, 3], &[2, 3]]);
+    cluster.settle();
+    cluster.kill(1);
+    cluster.assign(&[&[2, 3], &[2, 3]]);
+    for _ in 0..2 {
+        cluster.settle();
+        cluster.rounds(4);
+        assert_eq!(cluster.owner(5), None);
+        assert_eq!(cluster.owner(6), Some(2));
+        assert_eq!(cluster.get(3, 5), Some(1_005));
+        assert_eq!(cluster.read(2, 5), Decision::Wait);
+    }
+    cluster.no_room(2, 5, false);
+    cluster.settle();
+    assert_eq!(cluster.owner(5), Some(2));
+    assert_eq!(cluster.get(2, 5), Some(1_005));
+    assert!(matches!(cluster.read(2, 5), Decision::Serve { .. }));
+    assert_eq!(cluster.losses(), []);
+}
+
+/// Many keys stay, then there is room: they do not go a few each second.
+#[test]
+fn what_stayed_goes_at_once_when_there_is_room() {
+    let config = small_chunks(Replication::Strong);
+    let mut cluster = filled(config, &[1, 2, 3], &[&[1, 3], &[1, 3]]);
+    for full in [true, false] {
+        for key in 0..KEYS {
+            cluster.no_room(2, key, full);
+        }
+        match full {
+            true => cluster.assign(&[&[2, 3], &[2, 3]]),
+            false => cluster.millis(1_100),
+        }
+        let owner = if full { 1 } else { 2 };
+        cluster.millis(100);
+        assert!((0..KEYS).all(|key| cluster.owner(key) == Some(owner)));
+    }
+    assert_eq!(cluster.losses(), []);
+}
+
+/// Who asks for a key while it is sent once more waits, and is told where it is.
+#[test]
+fn who_asks_for_what_is_sent_again_waits() {
+    let config = small_chunks(Replication::Strong);
+    let mut cluster = filled(config, &[1, 2, 3], &[&[1, 3], &[1, 3]]);
+    cluster.no_room(2, 5, true);
+    cluster.assign(&[&[2, 3], &[2, 3]]);
+    cluster.settle();
+    let mut waited = 0;
+    for _ in 0..1_500 {
+        cluster.millis(1);
+        cluster.effects.clear();
+        if cluster.read(1, 5) == Decision::Wait {
+            waited += 1;
+            cluster.rounds(2);
+            assert!(cluster.woken(1));
+            assert!(matches!(cluster.read(1, 5), Decision::Serve { .. }));
+        }
+    }
+    assert!(waited <= 2, "it is withdrawn for a round trip: {waited}");
+}
+
 /// Nobody could store it, so nobody else is to be tried.
 #[test]
 fn what_cannot_be_marshalled_is_nobodys_refusal() {
@@ -637,6 +753,123 @@ fn copies_for_a_new_owner_honour_the_window() {
     }
 }
 
+/// Fifty times as many keys as a chunk takes.
+fn many(config: &Config, servers: &[u64], map: &[&[u64]]) -> Cluster {
+    let mut cluster = filled(config.clone(), servers, map);
+    for key in KEYS..MANY {
+        let owner = cluster.owner(key).expect("every key has an owner");
+        cluster.put(owner, key, key + 1_000);
+        cluster.rounds(2);
+    }
+    cluster.settle();
+    cluster.effects.clear();
+    cluster.turn_bytes_max = 0;
+    cluster
+}
+
+const MANY: u64 = 1_000;
+
+/// A value and its frame.
+const ENTRY_BYTES: usize = 48;
+
+/// Messages arrive in order, and servers do one thing after the other: what is copied and
+/// moved delays a commit by what is on the way, and by what a server does at a time.
+#[test]
+fn what_is_urgent_has_a_share_of_the_window_before_it() {
+    for replication in [Replication::Eventual, Replication::Strong] {
+        let config = Config {
+            chunk_entries: 20,
+            bulk_bytes: 3_000,
+            ..Config::new(replication)
+        };
+        let chunk = 64 + 20 * ENTRY_BYTES;
+        // A copy more, and another owner for half of the keys.
+        let mut cluster = many(&config, &[1, 2, 3], &[&[1, 2], &[1, 2]]);
+        cluster.assign(&[&[2, 1, 3], &[1, 2, 3]]);
+        let (mut most, mut rounds) = (0, 0);
+        // What is sent last: ranges go in the order of the points.
+        let last = (0..MANY).max_by_key(|&key| at(key)).expect("keys");
+        while cluster.get(3, last).is_none() || cluster.owner(0) != Some(2) {
+            cluster.put(1, 63, 77 + rounds);
+            cluster.rounds(1);
+            let pairs = [(1, 2), (1, 3), (2, 3)];
+            for (from, to) in pairs {
+                most = most.max(cluster.bulk_on_the_way(from, to));
+            }
+            rounds += 1;
+            assert!(rounds < 2_000, "{replication:?}: it ends");
+        }
+        assert!(rounds > 10, "{replication:?}: {rounds} rounds");
+        // A commit of a key that has no copy yet sends it one.
+        let bound = config.bulk_bytes + chunk + 2 * (64 + ENTRY_BYTES);
+        assert!(
+            most > config.bulk_bytes / 2 && most <= bound,
+            "{replication:?}: {most} bytes"
+        );
+        let turn = cluster.turn_bytes_max;
+        assert!(
+            turn > chunk / 2 && turn <= chunk + 2 * (64 + ENTRY_BYTES),
+            "{replication:?}: {turn} bytes"
+        );
+        cluster.settle();
+        assert!(
+            (0..MANY)
+                .filter(|key| *key != 63)
+                .all(|key| cluster.get(3, key) == Some(key + 1_000))
+        );
+    }
+}
+
+/// Copies count against the rate like moves, and commits do not wait for it.
+#[test]
+fn copies_keep_to_the_rate() {
+    let config = Config {
+        chunk_entries: 20,
+        // All of it, some 16 bytes each, in two seconds.
+        bytes_per_second: MANY * 16 / 2,
+        ..Config::new(Replication::Strong)
+    };
+    let mut cluster = many(&config, &[1, 2, 3], &[&[1, 2], &[1, 2]]);
+    cluster.assign(&[&[1, 3], &[1, 3]]);
+    cluster.millis(1_000);
+    let copied = cluster.arrived(3) as u64;
+    assert!(copied > MANY / 3 && copied < MANY * 2 / 3, "{copied}");
+    let last = MANY - 1;
+    cluster.put(1, last, 77);
+    cluster.rounds(2);
+    assert!(cluster.acknowledged(last));
+    assert_eq!(cluster.get(3, last), Some(77));
+    cluster.millis(2_000);
+    assert_eq!(cluster.arrived(3) as u64, MANY);
+    assert_eq!(
+        cluster.arrived(2),
+        0,
+        "dropped once the new copies are complete"
+    );
+}
+
+/// Its owner has just sent a key to a server that is not to have it any more: whom it is
+/// claimed by next has asked for it before it is back.
+#[test]
+fn a_key_that_comes_back_is_sent_on_first() {
+    let mut cluster = filled(small_chunks(Replication::None), &[1, 2, 3], &[&[1], &[1]]);
+    let last = KEYS - 1;
+    cluster.assign(&[&[2], &[2]]);
+    cluster.rounds(2);
+    assert_eq!(cluster.read(2, last), Decision::Wait);
+    cluster.rounds(1);
+    assert_eq!(cluster.owner(last), None, "on its way");
+    cluster.assign(&[&[3], &[3]]);
+    assert_eq!(cluster.read(3, last), Decision::Wait);
+    // The claim, and the refusal; the answer, and the pull; the key.
+    cluster.rounds(4);
+    assert_eq!(cluster.get(3, last), Some(last + 1_000));
+    assert!(cluster.arrived(3) < KEYS as usize, "before others");
+    cluster.settle();
+    assert!((0..KEYS).all(|key| cluster.get(3, key) == Some(key + 1_000)));
+    assert_eq!(cluster.losses(), []);
+}
+
 /// These rules are broken here rather than in the simulator, which meets their cases
 /// once in 50,000 seeds at most: they take several owners, reads or refusals within the
 /// time in which a single message is under way.
@@ -644,7 +877,7 @@ fn copies_for_a_new_owner_honour_the_window() {
 #[test]
 fn rules_that_are_rarely_needed_are_needed() {
     use trefoil_linklet_core::mutants::{self, Mutant};
-    let scenarios: [(Mutant, fn()); 5] = [
+    let scenarios: [(Mutant, fn()); 6] = [
         (
             Mutant::DroppedToGive,
             a_commit_that_the_next_owner_cannot_store_is_taken_back,
@@ -664,6 +897,10 @@ fn rules_that_are_rarely_needed_are_needed() {
         (
             Mutant::WindowIgnored,
             copies_for_a_new_owner_honour_the_window,
+        ),
+        (
+            Mutant::WindowIgnored,
+            what_is_urgent_has_a_share_of_the_window_before_it,
         ),
     ];
     for (mutant, scenario) in scenarios {

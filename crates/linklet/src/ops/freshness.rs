@@ -230,7 +230,7 @@ impl<V: Send + Sync + 'static> Sink for LinkletSink<V> {
         let value = (self.read)(key, value).map(Arc::new);
         // Made before the visit, so that it fits when it comes in.
         let weight = value.as_ref().map(|value| store.weight(key, value));
-        let room = weight.and_then(|weight| store.reserve(weight).ok());
+        let room = weight.and_then(|weight| store.reserve(at, weight).ok());
         let mut visit = store.table.visit(at);
         let there = visit.peek().map(|entry| (entry.stamp, entry.stale));
         let kept = there.filter(|&(_, stale)| !stale).map(|(stamp, _)| stamp);

@@ -229,8 +229,9 @@ impl<V: Send + Sync + 'static> Linklet<V> {
             Plan::Put(value, stamp) => {
                 let weight = inner.store.weight(key.bytes, &value);
                 let bound = inner.store.table.bound();
-                if weight > bound {
-                    // No replica could keep it, and the key would wait for one that can.
+                if !inner.store.has_room(key, weight) {
+                    // Where it is larger than all of it no replica could keep it either,
+                    // and the key would wait for one that can.
                     return Err(Error::NoRoom { weight, bound });
                 }
                 let Looked { sent, history, .. } = looked;

@@ -216,7 +216,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
             self.propose(access, at, Shown::Fresh, plan).await?
         } else {
             // Made before the visit, so that it fits when it comes in.
-            let mut room = weight.map(|weight| store.reserve(weight)).transpose()?;
+            let mut room = weight.map(|weight| store.reserve(at, weight)).transpose()?;
             let (result, old) = self
                 .run(at, Access::Commit, |visit, gate| {
                     let (plan, result) = plan(visit.get().map(Seen::from));

@@ -71,6 +71,31 @@ impl<V> Table<V> {
         }
     }
 
+    /// Whether there is room for a value, in the place of one of so many bytes, without
+    /// evicting: there always is for one that is no larger.
+    pub(crate) fn fits(&self, weight: u64, old: u64) -> bool {
+        fits(
+            self.reserved.load(Ordering::Relaxed),
+            weight,
+            old,
+            self.bound,
+        )
+    }
+
+    /// Reserves bytes for a value in the place of one of so many bytes, without evicting.
+    pub(crate) fn reserve_free(&self, weight: u64, old: u64) -> Result<Room<'_, V>, NoRoom> {
+        let bound = self.bound;
+        let reserve = |reserved| fits(reserved, weight, old, bound).then(|| reserved + weight);
+        let (set, get) = (Ordering::Relaxed, Ordering::Relaxed);
+        match self.reserved.fetch_update(set, get, reserve) {
+            Ok(_) => Ok(Room {
+                table: self,
+                weight,
+            }),
+            Err(_) => Err(NoRoom { weight, bound }),
+        }
+    }
+
     /// Reserves bytes whatever the bound: for what has been promised.
     pub(crate) fn reserve_promised(
         &self,
@@ -86,8 +111,8 @@ impl<V> Table<V> {
         })
     }
 
-    /// Reserves bytes during a visit, when nothing can be evicted: call
-    /// [`Table::trim`] after it.
+    /// Reserves bytes whatever the bound, and evicts nothing: call [`Table::trim`] after
+    /// it, where that is allowed.
     pub(crate) fn room_to_trim(&self, weight: u64) -> Room<'_, V> {
         self.reserved.fetch_add(weight, Ordering::Relaxed);
         Room {
@@ -111,4 +136,8 @@ impl<V> Table<V> {
         self.gone(&taken);
         Some(taken)
     }
+}
+
+fn fits(reserved: u64, weight: u64, old: u64, bound: u64) -> bool {
+    weight <= old || reserved + weight <= bound + old
 }

@@ -36,6 +36,7 @@ fn open_table(bound: u64) -> Table<u64> {
         }
         fn remove(&mut self, _: KeyPoint, _: &bytes::Bytes) {}
         fn forget(&mut self, _: Slice) {}
+        fn forget_but(&mut self, _: Slice, _: &dyn Fn(KeyPoint, &[u8]) -> bool) {}
         fn settle(&mut self, _: trefoil_linklet_core::Ticket) {}
     }
     let me = ServerId(1);
@@ -101,6 +102,29 @@ fn the_bound_holds_and_the_idle_go() {
     assert!(evicted.iter().all(|gone| *gone >= 20), "{evicted:?}");
     let huge = put(&table, 1, 1 << 20, |_| {});
     assert!(matches!(huge, Err(NoRoom { bound, .. }) if bound == each * 100));
+}
+
+#[test]
+fn what_is_not_evicted_leaves_room_for_what_takes_its_place() {
+    let table = open_table(1_000);
+    let held = table.reserve_free(900, 0).unwrap();
+    assert!(table.fits(100, 0) && !table.fits(101, 0));
+    assert!(matches!(
+        table.reserve_free(101, 0),
+        Err(NoRoom {
+            weight: 101,
+            bound: 1_000
+        })
+    ));
+    // In the place of what is there: as large, or larger where that fits.
+    drop(table.reserve_free(900, 900).unwrap());
+    drop(table.reserve_free(1_000, 900).unwrap());
+    assert!(table.reserve_free(1_001, 900).is_err());
+    // Above the bound by what was promised: what is no larger still is.
+    let promised = table.room_to_trim(500);
+    assert!(table.fits(900, 900) && !table.fits(901, 900));
+    drop((held, promised));
+    assert_eq!(table.bytes(), 0);
 }
 
 #[test]

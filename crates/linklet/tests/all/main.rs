@@ -8,5 +8,6 @@ mod lifetimes;
 mod metrics;
 mod moves;
 mod objects;
+mod room;
 mod security;
 mod strong;

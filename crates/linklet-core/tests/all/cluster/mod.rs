@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use trefoil_linklet_core::{
-    Access, Config, Core, Decision, Effect, Entry, Frame, Limit, Loss, Message, NotStored,
-    Operation, Request, Scan, Status, Table, Ticket, Values,
+    Access, Config, CopyOrder, Core, Decision, Effect, Entry, Frame, Limit, Loss, Message,
+    NotStored, Operation, Request, Scan, Status, Table, Ticket, Values,
 };
 use trefoil_sharder::{AssignedSlice, Assignment, AssignmentVersion, KeyPoint, ServerId, Slice};
 
@@ -20,12 +20,24 @@ pub(crate) fn name(key: u64) -> Bytes {
     Bytes::from(format!("key {key}"))
 }
 
+/// Of a message of whole ranges.
+fn bulk_bytes(message: &Message) -> usize {
+    let is_fill = |order: &CopyOrder| matches!(order, CopyOrder::Fill { .. });
+    match message {
+        Message::Chunk(_) => message.bytes(),
+        Message::Copy { order, .. } if is_fill(order) => message.bytes(),
+        _ => 0,
+    }
+}
+
 #[derive(Default)]
 struct Memory {
     values: BTreeMap<KeyPoint, (Bytes, u64)>,
     unmarshallable: BTreeSet<KeyPoint>,
     /// Copies of these are refused.
     refused: BTreeSet<KeyPoint>,
+    /// There is no room for these where they move to.
+    no_room: BTreeSet<KeyPoint>,
     proposed: BTreeMap<Ticket, (KeyPoint, Bytes, u64)>,
 }
 
@@ -63,6 +75,9 @@ impl Values for Memory {
     }
 
     fn store(&mut self, entry: Entry) -> Result<(), NotStored> {
+        if self.no_room.contains(&entry.point) {
+            return Err(NotStored::NoRoom);
+        }
         let value = entry.value.ok_or(NotStored::Unreadable)?;
         let value = value
             .as_ref()
@@ -74,10 +89,17 @@ impl Values for Memory {
     }
 
     fn store_copy(&mut self, entry: Entry) -> Result<(), NotStored> {
-        match self.refused.contains(&entry.point) {
-            true => Err(NotStored::NoRoom),
-            false => self.store(entry),
+        let point = entry.point;
+        if self.refused.contains(&point) {
+            return Err(NotStored::NoRoom);
         }
+        // One that is there makes room for the one that takes its place.
+        let full = self.values.contains_key(&point) && self.no_room.remove(&point);
+        let stored = self.store(entry);
+        if full {
+            self.no_room.insert(point);
+        }
+        stored
     }
 
     fn remove(&mut self, point: KeyPoint, _: &Bytes) {
@@ -86,6 +108,11 @@ impl Values for Memory {
 
     fn forget(&mut self, slice: Slice) {
         self.values.retain(|&point, _| !slice.contains(point));
+    }
+
+    fn forget_but(&mut self, slice: Slice, stays: &dyn Fn(KeyPoint, &[u8]) -> bool) {
+        self.values
+            .retain(|&point, (key, _)| !slice.contains(point) || stays(point, key));
     }
 
     fn settle(&mut self, ticket: Ticket) {
@@ -104,6 +131,8 @@ pub(crate) struct Cluster {
     pub(crate) effects: Vec<(u64, Effect)>,
     tickets: u64,
     puts: BTreeMap<Ticket, u64>,
+    /// The most that one call of a server had it send of whole ranges.
+    pub(crate) turn_bytes_max: usize,
 }
 
 impl Cluster {
@@ -121,6 +150,7 @@ impl Cluster {
             effects: Vec::new(),
             tickets: 0,
             puts: BTreeMap::new(),
+            turn_bytes_max: 0,
         };
         cluster.renew_leases();
         cluster
@@ -130,10 +160,27 @@ impl Cluster {
         let now = self.now;
         let (core, memory) = self.servers.get_mut(&id).expect("a server of the cluster");
         let result = act(core, memory, now);
+        self.carry_out(id);
+        // As a driver does: at once.
+        loop {
+            let (core, memory) = self.servers.get_mut(&id).expect("a server of the cluster");
+            if core.next_tick().is_none_or(|at| at > now) {
+                return result;
+            }
+            core.tick(now, memory);
+            self.carry_out(id);
+        }
+    }
+
+    /// Sees to what one call of a server has come to.
+    fn carry_out(&mut self, id: u64) {
+        let (core, _) = self.servers.get_mut(&id).expect("a server of the cluster");
         assert_eq!(core.overlooked(), None, "of server {id}");
+        let mut turn_bytes = 0;
         while let Some(effect) = core.poll() {
             match effect {
                 Effect::Send { to, frame } => {
+                    turn_bytes += frame.message.as_ref().map_or(0, bulk_bytes);
                     // As it goes over the wire.
                     let bytes = frame.encode();
                     let frame = Frame::decode(bytes).expect("what was encoded");
@@ -142,7 +189,7 @@ impl Cluster {
                 other => self.effects.push((id, other)),
             }
         }
-        result
+        self.turn_bytes_max = self.turn_bytes_max.max(turn_bytes);
     }
 
     fn ids(&self) -> Vec<u64> {
@@ -222,6 +269,14 @@ impl Cluster {
                 });
             }
         }
+    }
+
+    /// Bytes on their way from one server to another, of whole ranges.
+    pub(crate) fn bulk_on_the_way(&self, from: u64, to: u64) -> usize {
+        let frames = self.frames.iter();
+        let there = frames.filter(|(a, b, _)| (a.0, b.0) == (from, to));
+        let messages = there.filter_map(|(.., frame)| frame.message.as_ref());
+        messages.map(bulk_bytes).sum()
     }
 
     /// Claims on their way.
@@ -332,6 +387,14 @@ impl Cluster {
         self.with(id, |_, memory, _| match refuses {
             true => memory.refused.insert(at(key)),
             false => memory.refused.remove(&at(key)),
+        });
+    }
+
+    /// Whether a server has no room for a key from now on.
+    pub(crate) fn no_room(&mut self, id: u64, key: u64, full: bool) {
+        self.with(id, |_, memory, _| match full {
+            true => memory.no_room.insert(at(key)),
+            false => memory.no_room.remove(&at(key)),
         });
     }
 

@@ -1,0 +1,289 @@
+//! What its next owner cannot store does not move, in strong mode.
+//!
+//! There is no room for it, or it is of another release's form: it would be lost with its
+//! move, and nothing could bring it back. So its point stays where it is. Its owner serves
+//! it and sends it again from time to time; whoever is to have it sends callers there. What
+//! nobody owns any more, and whoever takes over cannot store, stays a copy where it is: it
+//! has no owner until it is stored.
+
+use crate::core::Core;
+use crate::effect::Effect;
+use crate::give::Transit;
+use crate::ranges::{RangeMap, RangeSet, joined};
+use crate::values::{NotStored, Values};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound::{Excluded, Unbounded};
+use std::time::Duration;
+use trefoil_sharder::{KeyPoint, ServerId, Slice};
+
+/// What could not be stored is sent again after so many times the time after which
+/// messages are.
+pub(crate) const RETRY_AFTER: u32 = 4;
+/// So many points at a time, until one of them is stored.
+const RETRY_POINTS: usize = 16;
+
+/// What one claimant could not store.
+#[derive(Debug)]
+pub(crate) struct Unmoved {
+    /// And has not stored since: from when on.
+    points: BTreeMap<KeyPoint, Duration>,
+    /// Of these, what is not sent for now.
+    held_back: BTreeSet<KeyPoint>,
+    /// The last one that was sent again; all have their turn.
+    last: KeyPoint,
+    retry_at: Duration,
+}
+
+/// What this server is to own, was sent, and could not store.
+#[derive(Debug, Default)]
+pub(crate) struct Unstored {
+    /// Who has it, and serves it.
+    at: RangeMap<ServerId>,
+    /// Nobody's: copies of it are to be asked for again, then.
+    recovered: RangeSet,
+    recover_at: Option<Duration>,
+}
+
+impl Unstored {
+    /// Who serves what this server is to own.
+    pub(crate) fn holder(&self, point: KeyPoint) -> Option<ServerId> {
+        self.at.get(point).copied()
+    }
+
+    /// Not wanted any more, or here.
+    pub(crate) fn forget(&mut self, slice: Slice) {
+        self.at.remove(slice);
+        self.recovered.remove(slice);
+    }
+
+    pub(crate) fn forget_server(&mut self, server: ServerId) {
+        let its = self.at.iter().filter(|&(_, at)| *at == server);
+        let its: Vec<Slice> = its.map(|(slice, _)| slice).collect();
+        self.at.remove_all(its.into_iter());
+    }
+
+    /// Keeps what is within these ranges.
+    pub(crate) fn keep(&mut self, wanted: &RangeSet) {
+        let at: Vec<Slice> = self.at.slices();
+        let recovered = self.recovered.slices();
+        for gap in at.iter().flat_map(|&slice| wanted.gaps(slice)) {
+            self.at.remove(gap);
+        }
+        for gap in recovered.iter().flat_map(|&slice| wanted.gaps(slice)) {
+            self.recovered.remove(gap);
+        }
+    }
+}
+
+impl Core {
+    /// Whether a point is about to be sent once more to who could not store it, or is on
+    /// its way. Nobody knows where it will be then: so who asks waits.
+    pub(crate) fn is_sent_again(&self, to: ServerId, point: KeyPoint) -> bool {
+        let unmoved = self.unmoved.get(&to);
+        unmoved.is_some_and(|unmoved| unmoved.points.contains_key(&point))
+    }
+
+    /// Takes out of what leaves what is not sent for now, in a range.
+    pub(crate) fn hold_back(&self, leaving: &mut RangeMap<ServerId>, within: Slice) {
+        for (server, unmoved) in &self.unmoved {
+            for &point in unmoved.held_back.range(within.start()..=within.last()) {
+                if leaving.get(point) == Some(server) {
+                    leaving.remove(Slice::of_point(point));
+                }
+            }
+        }
+    }
+
+    /// Its next owner could not store some of a chunk: that is here as before.
+    pub(crate) fn hear_taken_in_part(
+        &mut self,
+        now: Duration,
+        values: &mut dyn Values,
+        from: ServerId,
+        chunk: u64,
+        refused: [(NotStored, Vec<KeyPoint>); 2],
+    ) {
+        let Some(mut transit) = self.take_transit(from, chunk) else {
+            return;
+        };
+        let retry_at = now + RETRY_AFTER * self.config.resend_after;
+        let mut owned = RangeMap::default();
+        for (why, points) in refused {
+            let is_back = |point: &KeyPoint| transit.owned.has(*point);
+            let points: Vec<KeyPoint> = points.into_iter().filter(is_back).collect();
+            let unmoved = self.unmoved.entry(from).or_insert_with(|| Unmoved {
+                points: BTreeMap::new(),
+                held_back: BTreeSet::new(),
+                last: KeyPoint(u64::MAX),
+                retry_at,
+            });
+            for &point in &points {
+                unmoved.points.entry(point).or_insert(now);
+                unmoved.held_back.insert(point);
+                if let Some(&token) = transit.owned.get(point) {
+                    owned.insert(Slice::of_point(point), token);
+                }
+            }
+            self.tell_not_moved(self.me, from, why, points);
+        }
+        let mut taken = RangeSet::of(transit.owned.slices());
+        taken.remove_all(owned.iter().map(|(slice, _)| slice));
+        transit.owned = owned;
+        self.have_again(transit);
+        self.end_transit(now, values, from, taken.slices());
+    }
+
+    fn tell_not_moved(&mut self, from: ServerId, to: ServerId, why: NotStored, at: Vec<KeyPoint>) {
+        if !at.is_empty() {
+            self.tell(Effect::NotMoved {
+                from,
+                to,
+                why,
+                points: at,
+            });
+        }
+    }
+
+    /// What was sent is here again, with what was known of it.
+    pub(crate) fn have_again(&mut self, transit: Transit) {
+        let back = self.restore(transit);
+        self.redirect_claims(&back);
+        self.wake(&back);
+    }
+
+    /// It has taken these. If it could not before, there is room now.
+    pub(crate) fn note_moved(&mut self, now: Duration, to: ServerId, ranges: &[Slice]) {
+        let Some(unmoved) = self.unmoved.get_mut(&to) else {
+            return;
+        };
+        for slice in ranges {
+            let within = unmoved.points.range(slice.start()..=slice.last());
+            for point in within.map(|(&point, _)| point).collect::<Vec<_>>() {
+                unmoved.points.remove(&point);
+                unmoved.held_back.remove(&point);
+                unmoved.retry_at = now;
+            }
+        }
+        if unmoved.points.is_empty() {
+            self.unmoved.remove(&to);
+        }
+        // Those who waited for what was sent once more.
+        self.wake_unwanted();
+    }
+
+    /// When something is to be tried again.
+    pub(crate) fn unmoved_at(&self) -> Option<Duration> {
+        let given = self.unmoved.values().map(|unmoved| unmoved.retry_at);
+        given.chain(self.unstored.recover_at).min()
+    }
+
+    /// Tries again what its next owner, or this one, could not store.
+    pub(crate) fn try_unmoved_again(&mut self, now: Duration, values: &mut dyn Values) {
+        if self.unstored.recover_at.is_some_and(|at| now >= at) {
+            self.unstored.recover_at = None;
+            for (slice, ()) in std::mem::take(&mut self.unstored.recovered).iter() {
+                self.conclude_stale.add(slice);
+            }
+            self.conclude(now, values);
+        }
+        let due = self.unmoved.iter().filter(|(_, u)| now >= u.retry_at);
+        for to in due.map(|(&to, _)| to).collect::<Vec<_>>() {
+            let Some(unmoved) = self.unmoved.get_mut(&to) else {
+                continue;
+            };
+            // What somebody else got meanwhile.
+            let is_here = |point| self.owned.has(point) || self.transit_at.has(point);
+            unmoved.points.retain(|&point, _| is_here(point));
+            unmoved.held_back.retain(|&point| is_here(point));
+            if unmoved.points.is_empty() {
+                self.unmoved.remove(&to);
+                continue;
+            }
+            unmoved.retry_at = now + RETRY_AFTER * self.config.resend_after;
+            let behind = unmoved.held_back.range((Excluded(unmoved.last), Unbounded));
+            let mut again: Vec<KeyPoint> = behind.take(RETRY_POINTS).copied().collect();
+            if again.is_empty() {
+                again = unmoved
+                    .held_back
+                    .iter()
+                    .take(RETRY_POINTS)
+                    .copied()
+                    .collect();
+            }
+            unmoved.last = again.last().copied().unwrap_or(unmoved.last);
+            self.send_again(to, again);
+        }
+    }
+
+    /// Sends these to a server that could not store them, before all others: they are
+    /// withdrawn meanwhile.
+    pub(crate) fn send_again(&mut self, to: ServerId, points: Vec<KeyPoint>) {
+        let Some(unmoved) = self.unmoved.get_mut(&to) else {
+            return;
+        };
+        let mut again = points;
+        again.retain(|point| unmoved.held_back.remove(point));
+        if !again.is_empty() {
+            self.redirect_claims(&joined(again.iter().map(|&point| Slice::of_point(point))));
+            self.urgent.entry(to).or_default().extend(again);
+        }
+    }
+
+    /// Points that servers which are to own them could not store, and from when on.
+    pub(crate) fn unmoved(
+        &self,
+    ) -> impl Iterator<Item = (ServerId, &BTreeMap<KeyPoint, Duration>)> {
+        let unmoved = self.unmoved.iter();
+        unmoved.map(|(&server, unmoved)| (server, &unmoved.points))
+    }
+
+    /// What somebody sent could not be stored here, and is his.
+    pub(crate) fn leave_unstored(
+        &mut self,
+        from: ServerId,
+        refused: &BTreeMap<KeyPoint, NotStored>,
+    ) -> [(NotStored, Vec<KeyPoint>); 2] {
+        for &point in refused.keys() {
+            let slice = Slice::of_point(point);
+            self.unstored.at.insert(slice, from);
+            if let Some(claim) = &mut self.claim {
+                claim.pulled.remove(&(from, point));
+            }
+            self.wake(&[slice]);
+        }
+        self.tell_unstored(from, refused)
+    }
+
+    /// Copies that were asked for could not be stored here: they are asked for again.
+    pub(crate) fn leave_unrecovered(
+        &mut self,
+        now: Duration,
+        from: ServerId,
+        refused: &BTreeMap<KeyPoint, NotStored>,
+    ) {
+        if refused.is_empty() {
+            return;
+        }
+        let again = now + RETRY_AFTER * self.config.resend_after;
+        self.unstored.recover_at.get_or_insert(again);
+        for &point in refused.keys() {
+            self.unstored.recovered.add(Slice::of_point(point));
+        }
+        self.tell_unstored(from, refused);
+    }
+
+    fn tell_unstored(
+        &mut self,
+        from: ServerId,
+        refused: &BTreeMap<KeyPoint, NotStored>,
+    ) -> [(NotStored, Vec<KeyPoint>); 2] {
+        let by_reason = [NotStored::Unreadable, NotStored::NoRoom].map(|why| {
+            let its = refused.iter().filter(|(_, of)| **of == why);
+            (why, its.map(|(&point, _)| point).collect::<Vec<_>>())
+        });
+        for (why, points) in by_reason.clone() {
+            self.tell_not_moved(from, self.me, why, points);
+        }
+        by_reason
+    }
+}
