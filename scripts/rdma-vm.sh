@@ -136,8 +136,8 @@ $b mount -t tmpfs -o mode=755 tmpfs /r/layer
 $b mkdir /r/layer/up /r/layer/work
 $b mount -t overlay overlay -o lowerdir=/r/host,upperdir=/r/layer/up,workdir=/r/layer/work /new
 for d in proc sys dev; do $b mkdir -p /new/$d; $b mount --move /$d /new/$d; done
-$b mkdir -p /new/run /new/tmp /new/dev/shm /new/dev/pts
-for d in run tmp dev/shm; do $b mount -t tmpfs -o mode=1777 tmpfs /new/$d; done
+$b mkdir -p /new/run /new/dev/shm /new/dev/pts
+for d in run dev/shm; do $b mount -t tmpfs -o mode=1777 tmpfs /new/$d; done
 $b mount -t devpts devpts /new/dev/pts
 $b mkdir -p /new/run/vm/control
 $b cp /bin/busybox /main /new/run/vm/

@@ -69,7 +69,13 @@ impl Completions {
         let count = i32::try_from(count).unwrap_or(i32::MAX);
         // SAFETY: the context is open, and the channel is its.
         let raw = unsafe {
-            (library.create_cq)(device.context(), count, std::ptr::null_mut(), channel.as_ptr(), 0)
+            (library.create_cq)(
+                device.context(),
+                count,
+                std::ptr::null_mut(),
+                channel.as_ptr(),
+                0,
+            )
         };
         let Some(raw) = NonNull::new(raw) else {
             let error = device.failed("make a queue of completions");
@@ -139,7 +145,8 @@ impl Completions {
         let library = self.device.library();
         // SAFETY: the channel lives, does not block, and has events of this queue alone.
         unsafe {
-            while (library.get_cq_event)(self.channel.as_ptr(), &raw mut of, &raw mut context) == 0 {
+            while (library.get_cq_event)(self.channel.as_ptr(), &raw mut of, &raw mut context) == 0
+            {
                 (library.ack_cq_events)(of, 1);
             }
         }

@@ -221,10 +221,10 @@ impl Connection {
 
     fn modify(&self, mut set: RawQpAttr, which: i32) -> Result<(), VerbsError> {
         // SAFETY: the connection lives, and the attributes are whole.
-        let code = unsafe {
-            (self.device.library().modify_qp)(self.raw.as_ptr(), &raw mut set, which)
-        };
-        self.device.done("bring a connection into another state", code)
+        let code =
+            unsafe { (self.device.library().modify_qp)(self.raw.as_ptr(), &raw mut set, which) };
+        self.device
+            .done("bring a connection into another state", code)
     }
 
     /// Sends a part of a region, which is not to be changed before that is done.

@@ -217,7 +217,11 @@ fn done(device: &str, what: &'static str, code: i32) -> Result<(), VerbsError> {
         0 => Ok(()),
         // Some calls give -1 back, and the reason by the system's last error.
         -1 => Err(failed(device, what, io::Error::last_os_error())),
-        code => Err(failed(device, what, io::Error::from_raw_os_error(code.abs()))),
+        code => Err(failed(
+            device,
+            what,
+            io::Error::from_raw_os_error(code.abs()),
+        )),
     }
 }
 
@@ -265,9 +269,8 @@ fn opened(
     };
     // SAFETY: the context is open.
     let domain = unsafe { (context.library.alloc_pd)(context.raw.as_ptr()) };
-    let domain = NonNull::new(domain).ok_or_else(|| {
-        failed(name, "make a protection domain", io::Error::last_os_error())
-    })?;
+    let domain = NonNull::new(domain)
+        .ok_or_else(|| failed(name, "make a protection domain", io::Error::last_os_error()))?;
     let bound = |most: i32| u64::try_from(most).unwrap_or(0);
     Ok(Device {
         opened: Arc::new(Opened {
@@ -304,7 +307,8 @@ impl Context {
     fn attributes(&self, name: &str) -> Result<RawDeviceAttr, VerbsError> {
         let mut attributes = MaybeUninit::<RawDeviceAttr>::zeroed();
         // SAFETY: the context is open, and there is room for the answer.
-        let code = unsafe { (self.library.query_device)(self.raw.as_ptr(), attributes.as_mut_ptr()) };
+        let code =
+            unsafe { (self.library.query_device)(self.raw.as_ptr(), attributes.as_mut_ptr()) };
         done(name, "say what it has", code)?;
         // SAFETY: numbers, all of them written, or zero.
         Ok(unsafe { attributes.assume_init() })
@@ -314,7 +318,8 @@ impl Context {
         let mut state = MaybeUninit::<RawPortAttr>::zeroed();
         // SAFETY: the context is open. The function writes all of the structure but its last
         // field, which came later.
-        let code = unsafe { (self.library.query_port)(self.raw.as_ptr(), port, state.as_mut_ptr()) };
+        let code =
+            unsafe { (self.library.query_port)(self.raw.as_ptr(), port, state.as_mut_ptr()) };
         done(name, "say how its port is", code)?;
         // SAFETY: numbers, written or zero.
         Ok(unsafe { state.assume_init() })
@@ -326,8 +331,9 @@ impl Context {
         let len = size_of::<RawGidEntry>();
         let port = port.into();
         // SAFETY: the context is open, and there is room of that length for the answer.
-        let code =
-            unsafe { (self.library.query_gid)(self.raw.as_ptr(), port, index, entry.as_mut_ptr(), 0, len) };
+        let code = unsafe {
+            (self.library.query_gid)(self.raw.as_ptr(), port, index, entry.as_mut_ptr(), 0, len)
+        };
         // SAFETY: numbers, written or zero.
         let entry = unsafe { entry.assume_init() };
         let is_one = code == 0 && entry.gid_type == GID_TYPE_ROCE_V2 && entry.gid != [0; 2];
@@ -363,7 +369,10 @@ mod tests {
             let address: IpAddr = words.parse().expect("an address");
             assert_eq!(address_of(gid_of(address)), address);
         }
-        assert_eq!(gid_of("10.77.0.1".parse().expect("an address"))[10..], [255, 255, 10, 77, 0, 1]);
+        assert_eq!(
+            gid_of("10.77.0.1".parse().expect("an address"))[10..],
+            [255, 255, 10, 77, 0, 1]
+        );
     }
 
     #[test]
@@ -371,7 +380,15 @@ mod tests {
         let lens: Vec<_> = (0..7).map(|n| Mtu::of_number(n).map(Mtu::len)).collect();
         assert_eq!(
             lens,
-            [None, Some(256), Some(512), Some(1024), Some(2048), Some(4096), None]
+            [
+                None,
+                Some(256),
+                Some(512),
+                Some(1024),
+                Some(2048),
+                Some(4096),
+                None
+            ]
         );
     }
 }

@@ -15,7 +15,7 @@
 //! # Safety
 //! 1. The functions have the forms, and the structures the layouts, of the library's ABI 1
 //!    (`IBVERBS_1.0` and `1.1`), which its releases keep. Sizes and offsets are asserted when
-//!    this is compiled ([`raw`]), for hosts of 64 bits.
+//!    this is compiled (`raw.rs`), for hosts of 64 bits.
 //! 2. The library may be called by any thread at any time; it locks by itself.
 //! 3. A device writes into memory of this process while it runs. That memory is a
 //!    [`trefoil_region::Mapping`]: nobody holds a reference to what is in it, all access is by
@@ -37,4 +37,4 @@ pub use device::{Device, Mtu};
 pub use error::VerbsError;
 pub use library::{Library, LibraryError};
 pub use receive::ReceiveQueue;
-pub use region::{RemoteUse, Region};
+pub use region::{Region, RemoteUse};

@@ -42,8 +42,7 @@ impl ReceiveQueue {
         };
         // SAFETY: the domain lives, and the attributes are whole.
         let raw = unsafe { (device.library().create_srq)(device.domain(), &raw mut attributes) };
-        let raw =
-            NonNull::new(raw).ok_or_else(|| device.failed("make a shared receive queue"))?;
+        let raw = NonNull::new(raw).ok_or_else(|| device.failed("make a shared receive queue"))?;
         Ok(ReceiveQueue {
             raw,
             region,
