@@ -246,6 +246,7 @@ machine() {
     kvm) options=(-accel kvm -cpu "host") ;;
     # All that can be emulated; page tables of five levels would only be slower.
     tcg) options=(-accel "tcg,thread=multi" -cpu "max,la57=off") ;;
+    *) fail "RDMA_VM_ACCEL may be kvm or tcg, not $accel" ;;
   esac
   timeout --foreground -k 5 "$seconds" qemu-system-x86_64 -nodefaults -no-user-config -display none \
     -no-reboot "${options[@]}" -smp 2 -kernel "$store/vmlinux" -initrd "$folder/initrd" -append \
@@ -311,7 +312,10 @@ run() {
     -device virtio-serial-pci \
     -chardev "file,id=out,path=$folder/out" -device virtserialport,chardev=out,nr=1 \
     -chardev "file,id=err,path=$folder/err" -device virtserialport,chardev=err,nr=2 \
-    "${options[@]}" 2>"$folder/qemu" || code=$?
+    "${options[@]}" 2>"$folder/qemu" &
+  running=$!
+  wait "$running" || code=$?
+  running=
   # If it never opened them, their readers see an end all the same.
   for pipe in out err; do (exec 3<>"$folder/$pipe"); done
   # shellcheck disable=SC2086
@@ -331,12 +335,17 @@ run() {
 }
 
 clean_up() {
+  # Who is told to end waits for nothing that the machine does.
+  [[ -z ${running:-} ]] || { kill "$running" && wait "$running"; } 2>/dev/null || true
   [[ -z ${followers:-} ]] || kill "$followers" 2>/dev/null || true
   rm -rf "$folder"
 }
 
 while (($#)); do
   case $1 in
+    --devices | --loss | --dax | --memory | --timeout)
+      (($# > 1)) || { echo "rdma-vm: $1 needs a value (--help)" >&2; exit 2; }
+      ;;&
     --) shift; break ;;
     --or-skip) or_skip=1 ;;
     --prepare) only_prepare=1 ;;
