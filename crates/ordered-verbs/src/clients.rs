@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::net::TcpStream;
 use std::time::Instant;
 use trefoil_ordered::ProducerId;
-use trefoil_verbs::{Connection, Region, Send, VerbsError};
+use trefoil_verbs::{Connection, Region, SendFlags, VerbsError};
 
 /// Clients that have parted and may come again; whoever parted first is forgotten first.
 const PARTED_MAX: usize = 4096;
@@ -85,7 +85,7 @@ impl Client {
     ) -> Result<(), VerbsError> {
         encode_answer(number, answer, message);
         memory::write(self.answers.words(), buffer, message);
-        let how = Send {
+        let how = SendFlags {
             wakes: true,
             is_signaled: true,
         };

@@ -22,7 +22,9 @@ use std::time::{Duration, Instant};
 use trefoil_ordered::slot::PAYLOAD_LEN_MAX;
 use trefoil_ordered::{Carrier, Committed, NoAnswer, ProducerId, Refused};
 use trefoil_region::{Mapping, WordBuffer};
-use trefoil_verbs::{Completions, Connection, Device, Outcome, Region, Send, Timers, VerbsError};
+use trefoil_verbs::{
+    Completions, Connection, Device, Outcome, Region, SendFlags, Timers, VerbsError,
+};
 
 /// How long it looks for what comes before it sleeps, unless chosen otherwise.
 const SPIN_DEFAULT: Duration = Duration::from_micros(50);
@@ -223,7 +225,7 @@ impl VerbsQueue {
         };
         // Woken by what wants an answer, and now and then for room.
         let is_owed = self.owed.back().is_some_and(|owed| owed.number >= number);
-        let how = Send {
+        let how = SendFlags {
             wakes: is_owed || number.is_multiple_of(u64::from(self.window / 2)),
             is_signaled: true,
         };
@@ -653,6 +655,6 @@ impl Asks {
 }
 
 const _: fn() = || {
-    fn sent_to_threads<T: std::marker::Send>() {}
+    fn sent_to_threads<T: Send>() {}
     sent_to_threads::<(VerbsQueue, Device)>();
 };

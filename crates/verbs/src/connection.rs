@@ -60,7 +60,7 @@ impl Default for Timers {
 
 /// What a send is to do besides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Send {
+pub struct SendFlags {
     /// The receiver is to be woken ([`Completions::arm`] with `solicited`).
     pub wakes: bool,
     /// It has a completion also when it is done; one that fails always has.
@@ -79,7 +79,7 @@ pub struct Connection {
 }
 
 // SAFETY: the library locks by itself (rule 2).
-unsafe impl std::marker::Send for Connection {}
+unsafe impl Send for Connection {}
 // SAFETY: as above.
 unsafe impl Sync for Connection {}
 
@@ -234,7 +234,7 @@ impl Connection {
         id: u64,
         region: &Region,
         part: Range<u64>,
-        how: Send,
+        how: SendFlags,
     ) -> Result<(), VerbsError> {
         let mut flags = 0;
         if how.is_signaled {

@@ -32,7 +32,7 @@ mod receive;
 mod region;
 
 pub use completions::{Completion, Completions, Outcome};
-pub use connection::{Connection, Peer, Send, Timers};
+pub use connection::{Connection, Peer, SendFlags, Timers};
 pub use device::{Device, Mtu};
 pub use error::VerbsError;
 pub use library::{Library, LibraryError};

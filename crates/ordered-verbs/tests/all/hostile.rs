@@ -7,7 +7,9 @@ use std::sync::Arc;
 use trefoil_ordered::Carrier;
 use trefoil_ordered_verbs::wire::{Hello, Request, WELCOME_LEN, Welcome};
 use trefoil_region::Mapping;
-use trefoil_verbs::{Completions, Connection, Device, Outcome, Region, RemoteUse, Send, Timers};
+use trefoil_verbs::{
+    Completions, Connection, Device, Outcome, Region, RemoteUse, SendFlags, Timers,
+};
 
 struct Hostile {
     control: TcpStream,
@@ -49,7 +51,7 @@ impl Hostile {
 
     fn send(&self, bytes: &[u8]) {
         self.region.words().copy_in_bytes(0, bytes);
-        let how = Send {
+        let how = SendFlags {
             wakes: true,
             is_signaled: true,
         };
