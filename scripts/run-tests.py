@@ -39,7 +39,7 @@ FIRST = [
 # A bound for what hangs.
 SUITE_S_MAX = 600
 # Ignored tests that need RDMA devices, by their program: they are run in a virtual machine.
-RDMA = {"crates/ordered test all": "conformance::verbs::", "crates/ordered-verbs test all": ""}
+RDMA = {"crates/ordered-verbs test all": ""}
 # Commands that servers do not need, and their tests.
 FEATURES = ["--features", "trefoil/full"]
 
