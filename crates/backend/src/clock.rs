@@ -25,6 +25,12 @@ pub(crate) fn now() -> Now {
     LEAD.now(start.elapsed(), wall)
 }
 
+/// From now on the time is at least `theirs`, which a process of this host has said whose place
+/// this one is to take: by its time it took what it holds. 0: a release that does not say.
+pub(crate) fn follow_predecessor(theirs_unix_ns: u64) {
+    follow(theirs_unix_ns.saturating_sub(host().unix_ns));
+}
+
 /// From now on the time is at least that of others, who are ahead of the host's clock by
 /// `ahead_ns`: it was ahead once, and was set back since. What they have written meanwhile is
 /// of their time, and could not be replaced in an earlier one.
@@ -36,7 +42,7 @@ pub(crate) fn follow(ahead_ns: u64) {
             .fetch_max(lead_ns.saturating_add(missing_ns), Ordering::Relaxed);
         tracing::warn!(
             seconds = missing_ns / 1_000_000_000,
-            "the other backends' time is ahead of this host's clock, which was set back since they began: theirs is gone on with"
+            "the time of backends that began before is ahead of this host's clock, which was set back since: theirs is gone on with"
         );
     }
 }

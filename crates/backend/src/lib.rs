@@ -16,6 +16,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | `server` | starts everything in the right order, and stops it |
+//! | `oom` | whom the kernel ends first: a process that does not serve yet |
 //! | `options`, `error` | what an operator chooses, and why it cannot be done |
 //! | `ending` | a process's end, where it comes before the process serves |
 //! | `listen` | sockets, taken before anything is served |
@@ -60,6 +61,7 @@ mod local;
 mod member;
 mod memory;
 mod metrics;
+pub mod oom;
 mod options;
 mod pace;
 mod permission;

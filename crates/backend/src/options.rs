@@ -5,7 +5,7 @@ use crate::repair::RepairOptions;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use trefoil_cell::{BackendConfig, BackendLock, ConfigStore, RpcAddress};
+use trefoil_cell::{BackendConfig, BackendLock, ConfigStore, LimitNote, RpcAddress};
 use trefoil_layout::limits::LAYOUT_VERSION;
 
 /// How a server is run. What all backends of a cell agree on is in its
@@ -29,6 +29,9 @@ pub struct ServerOptions {
     pub local: Option<RpcAddress>,
     /// Bound on the resident bytes of the whole process.
     pub memory_limit: u64,
+    /// Where a limit is noted that is set while the process lives, for those who start one
+    /// in its place.
+    pub limit_note: Option<LimitNote>,
     /// Partitions of each member; `None` for as many as suit its share of the memory
     /// (one for every 128 MiB, 2 to 8).
     pub partition_count: Option<usize>,
@@ -119,6 +122,7 @@ impl ServerOptions {
             place: None,
             local: None,
             memory_limit: 1 << 30,
+            limit_note: None,
             partition_count: None,
             huge_pages: true,
             objects_max: None,

@@ -23,6 +23,7 @@ use crate::listen::{ListenError, ListenOptions, Listeners};
 use crate::local::LocalStore;
 use crate::member::Member;
 use crate::memory::MemoryBound;
+use crate::oom;
 use crate::options::{FabricOptions, ServerOptions, partitions_for};
 use crate::pace::CopyPace;
 use crate::process::{Machine, Resident, usual_baseline};
@@ -93,6 +94,8 @@ struct Running {
     corpus_file: Option<PathBuf>,
     /// Of a process that takes another one's place, until it has.
     early: Option<Target>,
+    /// Whoever it has copied from has gone: nothing but what was said ends it.
+    has_only_copy: bool,
 }
 
 impl Server {
@@ -161,6 +164,7 @@ impl Server {
             }
         }
         running.unless_ended()?;
+        running.hold_only_copy();
         // Nobody is the backend until its lease runs: nothing that can wait comes before.
         let lock = handover::await_lock(lock, &options.ending)?;
         running.state.doors().locks = vec![lock];
@@ -190,13 +194,17 @@ impl Server {
 
     /// The same as a backend of a cell that is to have another size
     /// ([`crate::resize`](crate::Gather)): copies what it is to hold from those of the cell
-    /// that is, and serves when it is told to begin. `claim` takes its number, and says how
-    /// often that has begun.
+    /// that is, and serves when it is told to begin. `claim` takes its number, `begun` says
+    /// how often that has begun. By then those that it has copied from have gone: from the
+    /// order to begin on it waits for whatever is in the way, and tells what that is.
     pub fn gather(
         options: ServerOptions,
         listen: &ListenOptions,
         gather: Gather,
-        claim: impl FnOnce() -> Result<(BackendLock, u32), ConfigStoreError>,
+        (claim, begun): (
+            impl Fn() -> Result<BackendLock, ConfigStoreError>,
+            impl Fn() -> Result<u32, ConfigStoreError>,
+        ),
     ) -> Result<Self, StartError> {
         let new = gather.new.clone();
         let mut running = Running::prepare_for(&options, new, &|config, _| {
@@ -208,23 +216,30 @@ impl Server {
                 count: 0,
             })
         })?;
+        // While the old ones still serve.
+        listen.check()?;
         running.tend(options.huge_pages)?;
         let member = running.state.members.first().map(Arc::clone);
-        if let (Some(runtime), Some(member)) = (&running.runtime, member) {
+        let runtime = running.runtime.as_ref().map(|of| of.handle().clone());
+        if let (Some(runtime), Some(member)) = (runtime, member) {
             let pace = CopyPace::of_move(options.recovery_rate);
-            resize::gather(runtime.handle(), &running.state, &member, gather, pace)?;
+            resize::gather(&runtime, &running.state, &member, gather, pace)?;
             running.unless_ended()?;
-            let (lock, begun) = claim()?;
-            running.state.set_begun(member.number, begun);
+            running.hold_only_copy();
+            let lock = running.at_last(&claim)?;
             running.state.doors().locks = vec![lock];
+            let begun = running.at_last(&begun)?;
+            running.state.set_begun(member.number, begun);
         }
-        let listeners = Listeners::bind(&ListenOptions {
-            metrics: None,
-            ..listen.clone()
-        })?;
         // The configuration that was put in force, whatever was flushed meanwhile.
         running.state.catch_up_at_last()?;
         running.begin_leases()?;
+        running.take_fabric_socket(&options.fabric, listen)?;
+        let listen_at = ListenOptions {
+            metrics: None,
+            ..listen.clone()
+        };
+        let listeners = bind_after_predecessor(&listen_at, &options.ending)?;
         let server = running.serve((options.fabric, options.repair), listeners)?;
         if let Some(address) = listen.metrics {
             server.running.serve_metrics_soon(address);
@@ -350,6 +365,7 @@ impl Running {
         state.layout_version = options.layout_version.into();
         state.recovery_rate = options.recovery_rate;
         state.local = options.local.clone();
+        state.limit_note.clone_from(&options.limit_note);
         state.ending = options.ending.clone();
         let (stopping, _) = watch::channel(false);
         Ok(Running {
@@ -361,7 +377,14 @@ impl Running {
             token_file: None,
             corpus_file: None,
             early: None,
+            has_only_copy: false,
         })
+    }
+
+    /// From now on nobody else knows what this process knows.
+    fn hold_only_copy(&mut self) {
+        self.has_only_copy = true;
+        oom::put_back();
     }
 
     /// Nothing is waited for by a process that is to end.
@@ -437,26 +460,39 @@ impl Running {
     /// follows what the configuration becomes: they act on it before its sockets are there.
     fn begin_leases(&mut self) -> Result<(), StartError> {
         lease::renew(&self.state);
-        self.spawn_at_last("trefoil-lease", lease::run)?;
+        self.spawn_at_last("trefoil-lease", || Ok(lease::run))?;
         match self.state.config_store.is_remote() {
-            true => self.spawn_at_last("trefoil-config", follow::run),
+            true => self.spawn_at_last("trefoil-config", || Ok(follow::run)),
             false => Ok(()),
         }
     }
 
-    /// The same as [`Self::spawn`] in a process that may be the only one that knows what it
-    /// knows: it waits for whatever is in the way.
-    fn spawn_at_last(
+    /// Tries until it succeeds, in a process that may be the only one that knows what it
+    /// knows: it waits for whatever is in the way. Any other ends with its first failure, and
+    /// nothing is lost.
+    fn at_last<T, E: std::fmt::Display>(
+        &self,
+        attempt: impl FnMut() -> Result<T, E>,
+    ) -> Result<T, E> {
+        let tell = |error: &E| {
+            tracing::warn!(%error, "nothing else is begun before this has passed or is mended");
+        };
+        let pause = |pause| self.state.ending.pause(pause);
+        trefoil_cell::wait_out(attempt, |_| self.has_only_copy, tell, pause)
+    }
+
+    /// The same for a thread.
+    fn spawn_at_last<W>(
         &mut self,
         name: &'static str,
-        run: fn(&Arc<State>, &Stop),
-    ) -> Result<(), StartError> {
-        let ending = self.state.ending.clone();
-        let tell = |error: &StartError| {
-            tracing::warn!(%error, "nothing else is begun before this is mended");
-        };
-        let pause = |pause| ending.pause(pause);
-        trefoil_cell::wait_out(|| self.spawn(name, run), |_| true, tell, pause)
+        work: impl Fn() -> Result<W, StartError>,
+    ) -> Result<(), StartError>
+    where
+        W: FnOnce(&Arc<State>, &Stop) + Send + 'static,
+    {
+        let thread = self.at_last(|| self.thread(name, work()?))?;
+        self.threads.push(thread);
+        Ok(())
     }
 
     /// Readers, messages, calls, for everybody.
@@ -476,12 +512,9 @@ impl Running {
             let _ = self.state.target.set(Mutex::new(Some(target)));
         }
         if self.state.members.iter().any(|m| m.recovery.is_some()) {
-            let runtime = background::runtime().map_err(|source| StartError::System {
-                what: "the recovery",
-                source,
-            })?;
-            self.spawn("trefoil-recover", move |state, stop| {
-                recovery::run(state, stop, &runtime);
+            self.spawn_at_last("trefoil-recover", || {
+                let runtime = runtime_for("the recovery")?;
+                Ok(move |state: &Arc<State>, stop: &Stop| recovery::run(state, stop, &runtime))
             })?;
         }
         if let Some(runtime) = &self.runtime
@@ -494,13 +527,11 @@ impl Running {
         }
         for member in &self.state.members.clone() {
             if member.repair.is_some() {
-                let member = Arc::clone(member);
-                let runtime = background::runtime().map_err(|source| StartError::System {
-                    what: "repair",
-                    source,
-                })?;
-                self.spawn("trefoil-repair", move |state, stop| {
-                    repair::run(state, stop, &member, (repair, &runtime));
+                self.spawn_at_last("trefoil-repair", || {
+                    let (runtime, member) = (runtime_for("repair")?, Arc::clone(member));
+                    Ok(move |state: &Arc<State>, stop: &Stop| {
+                        repair::run(state, stop, &member, (repair, &runtime));
+                    })
                 })?;
             }
         }
@@ -562,13 +593,21 @@ impl Running {
         name: &'static str,
         run: impl FnOnce(&Arc<State>, &Stop) + Send + 'static,
     ) -> Result<(), StartError> {
-        let (state, stop) = (Arc::clone(&self.state), Arc::clone(&self.stop));
-        let thread = std::thread::Builder::new()
-            .name(name.to_owned())
-            .spawn(move || run(&state, &stop))
-            .map_err(|source| StartError::System { what: name, source })?;
+        let thread = self.thread(name, run)?;
         self.threads.push(thread);
         Ok(())
+    }
+
+    fn thread(
+        &self,
+        name: &'static str,
+        run: impl FnOnce(&Arc<State>, &Stop) + Send + 'static,
+    ) -> Result<JoinHandle<()>, StartError> {
+        let (state, stop) = (Arc::clone(&self.state), Arc::clone(&self.stop));
+        std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || run(&state, &stop))
+            .map_err(|source| StartError::System { what: name, source })
     }
 
     fn listen(&mut self, listeners: Listeners) -> Result<(), StartError> {
@@ -740,6 +779,11 @@ fn check_place(options: &ServerOptions, config: &CellConfig) -> Result<(), Confi
         }
     }
     Ok(())
+}
+
+/// For a thread that works beside what is served.
+fn runtime_for(what: &'static str) -> Result<Runtime, StartError> {
+    background::runtime().map_err(|source| StartError::System { what, source })
 }
 
 fn start_runtime(thread_count: usize) -> Result<Runtime, StartError> {

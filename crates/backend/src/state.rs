@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Instant;
 use tokio::sync::{Notify, watch};
-use trefoil_cell::{BackendLock, CellConfig, ConfigStore, Incarnations, RpcAddress};
+use trefoil_cell::{BackendLock, CellConfig, ConfigStore, Incarnations, LimitNote, RpcAddress};
 use trefoil_fabric::shm::{Progress, Target};
 use trefoil_layout::control;
 use trefoil_layout::limits::LAYOUT_VERSION;
@@ -86,6 +86,8 @@ pub(crate) struct State {
     /// The Unix socket at which a process of this backend on this host is found, where the
     /// configuration does not say.
     pub(crate) local: Option<RpcAddress>,
+    /// See [`ServerOptions::limit_note`](crate::ServerOptions::limit_note).
+    pub(crate) limit_note: Option<LimitNote>,
 }
 
 /// See [`State::doors`].
@@ -141,6 +143,7 @@ impl State {
             retirement: Arc::default(),
             closing: watch::channel(false).0,
             local: None,
+            limit_note: None,
         }
     }
 
@@ -285,6 +288,19 @@ impl State {
         self.lending.set_all_len(self.bound.stores_len_max());
         self.share_out(self.bound.share());
         Ok(previous)
+    }
+
+    /// Notes what was set by command: it holds for whoever is started in the place of this
+    /// process, too.
+    pub(crate) fn note_memory_limit(&self, bytes: u64) {
+        if let Some(note) = &self.limit_note
+            && let Err(error) = note.write(bytes)
+        {
+            tracing::warn!(
+                %error,
+                "the memory limit is set, and cannot be noted: a backend that is started again after a death has the former one"
+            );
+        }
     }
 
     /// Bytes that the process holds. The system counts what is mapped: of memory

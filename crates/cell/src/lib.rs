@@ -12,6 +12,7 @@
 //! | `store` | where the configuration is kept: one process, a directory, etcd (feature `etcd`) |
 //! | `wire` | the configuration as a message of the RPC contract |
 //! | `engine_notice` | where a host's engine tells its backends' clients of itself |
+//! | `limit_note` | the memory limit that backends of a host were given last |
 //! | `runtime_dir`, `token` | this user's private directory, and what is left there for its clients |
 //!
 //! Nothing here is on a data path but [`Placement::cohort`], which neither
@@ -24,6 +25,7 @@ mod corpus;
 mod engine_notice;
 mod etcd_address;
 mod flush;
+mod limit_note;
 mod mode;
 mod owner;
 mod peer;
@@ -38,6 +40,7 @@ pub use corpus::{CorpusDigest, CorpusDigester, CorpusId};
 pub use engine_notice::{EngineNotice, engine_beside};
 pub use etcd_address::EtcdAddress;
 pub use flush::{FLUSH_NOW_MS, flush_floor};
+pub use limit_note::LimitNote;
 pub use mode::{Mode, ModeParseError};
 pub use owner::{Found, OwnerError, check_found, check_owner};
 pub use peer::listening_process;

@@ -9,13 +9,14 @@ use crate::generated::auth_client::AuthClient;
 use crate::generated::kv_client::KvClient;
 use crate::generated::lease_client::LeaseClient;
 use crate::generated::watch_client::WatchClient;
-use crate::options::{Credentials, EtcdOptions};
+use crate::options::EtcdOptions;
+use crate::reach::{Reach, Renewed, Token};
 use crate::transaction::{Transaction, prefix_end};
 use crate::watch::Watch;
 use std::error::Error as _;
 use std::future::Future;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::timeout;
 use tonic::metadata::{Ascii, MetadataValue};
@@ -30,23 +31,10 @@ const TOKEN_KEY: &str = "token";
 /// A client of one etcd, connecting when first used.
 #[derive(Debug)]
 pub struct EtcdClient {
-    members: Vec<Channel>,
+    reach: Renewed,
     /// Who answered last.
     current: AtomicUsize,
-    credentials: Option<Credentials>,
-    token: Mutex<Token>,
     member_timeout: Duration,
-}
-
-/// What etcd gave for the credentials.
-#[derive(Clone, Debug, Default)]
-enum Token {
-    /// Not asked for yet, or no longer good.
-    #[default]
-    None,
-    Shown(MetadataValue<Ascii>),
-    /// This etcd lets everybody in.
-    NotNeeded,
 }
 
 /// A key that exists.
@@ -72,16 +60,19 @@ pub struct Found {
 }
 
 impl EtcdClient {
-    /// Reads certificates, if there are any; connects to nothing yet. Has to be called
-    /// inside a tokio runtime.
-    pub fn new(options: &EtcdOptions) -> Result<Self, EtcdError> {
-        let members = options.endpoints()?;
+    /// Reads certificates and a password, if there are any, by `read`; connects to nothing
+    /// yet. Has to be called inside a tokio runtime. When one of `files` has changed, it reads
+    /// them again: connections from then on are made with what they hold. What does not do is
+    /// told of in the log, and what was read before goes on.
+    pub fn new(
+        files: Vec<PathBuf>,
+        read: impl Fn() -> Result<EtcdOptions, EtcdError> + Send + Sync + 'static,
+    ) -> Result<Self, EtcdError> {
+        let member_timeout = read()?.member_timeout;
         Ok(EtcdClient {
-            members: members.iter().map(|m| m.connect_lazy()).collect(),
+            reach: Renewed::new(files, Box::new(read))?,
             current: AtomicUsize::new(0),
-            credentials: options.credentials.clone(),
-            token: Mutex::default(),
-            member_timeout: options.member_timeout,
+            member_timeout,
         })
     }
 
@@ -202,9 +193,10 @@ impl EtcdClient {
         A: Future<Output = Result<Response<T>, Status>>,
     {
         let mut last = EtcdError::Unavailable("it has no members".to_owned());
-        for _ in 0..self.members.len() {
+        let reach = self.reach.now();
+        for _ in 0..reach.members.len() {
             let current = self.current.load(Ordering::Relaxed);
-            match self.call_member(current, &message, &send).await {
+            match self.call_member(&reach, current, &message, &send).await {
                 Ok(answer) => return Ok(answer),
                 Err(error) if error.is_outage() => last = error,
                 Err(error) => return Err(error),
@@ -221,6 +213,7 @@ impl EtcdClient {
 
     async fn call_member<M, T, F, A>(
         &self,
+        reach: &Reach,
         member: usize,
         message: &M,
         send: &F,
@@ -230,20 +223,20 @@ impl EtcdClient {
         F: Fn(Channel, Request<M>) -> A,
         A: Future<Output = Result<Response<T>, Status>>,
     {
-        let channel = &self.members[member % self.members.len()];
+        let channel = &reach.members[member % reach.members.len()];
         let attempt = async {
             let mut is_second = false;
             loop {
                 let mut request = Request::new(message.clone());
-                if let Some(token) = self.token(channel).await? {
+                if let Some(token) = token(reach, channel).await? {
                     request.metadata_mut().insert(TOKEN_KEY, token);
                 }
                 match send(channel.clone(), request).await {
                     Ok(response) => return Ok(response.into_inner()),
                     // Tokens end, and with a restart of etcd they are forgotten.
-                    Err(status) if !is_second && self.credentials.is_some() && is_old(&status) => {
+                    Err(status) if !is_second && reach.credentials.is_some() && is_old(&status) => {
                         is_second = true;
-                        *self.lock_token() = Token::None;
+                        *reach.token() = Token::None;
                     }
                     Err(status) => return Err(judge(&status)),
                 }
@@ -255,53 +248,62 @@ impl EtcdClient {
             Err(EtcdError::Unavailable(format!("no answer for {ms} ms")))
         })
     }
+}
 
-    /// What shows etcd who asks, if it wants to know.
-    async fn token(&self, channel: &Channel) -> Result<Option<MetadataValue<Ascii>>, EtcdError> {
-        let Some(credentials) = &self.credentials else {
-            return Ok(None);
-        };
-        match self.lock_token().clone() {
-            Token::Shown(token) => return Ok(Some(token)),
-            Token::NotNeeded => return Ok(None),
-            Token::None => {}
+/// What shows etcd who asks, if it wants to know.
+async fn token(
+    reach: &Reach,
+    channel: &Channel,
+) -> Result<Option<MetadataValue<Ascii>>, EtcdError> {
+    let Some(credentials) = &reach.credentials else {
+        return Ok(None);
+    };
+    match reach.token().clone() {
+        Token::Shown(token) => return Ok(Some(token)),
+        Token::NotNeeded => return Ok(None),
+        Token::None => {}
+    }
+    let request = pb::AuthenticateRequest {
+        name: credentials.user.clone(),
+        password: credentials.password.clone(),
+    };
+    let token = match AuthClient::new(channel.clone()).authenticate(request).await {
+        Ok(answer) => {
+            let token = answer.into_inner().token;
+            let token = token.parse().map_err(|_| {
+                EtcdError::Unexpected("a token that no header can carry".to_owned())
+            })?;
+            Token::Shown(token)
         }
-        let request = pb::AuthenticateRequest {
-            name: credentials.user.clone(),
-            password: credentials.password.clone(),
-        };
-        let token = match AuthClient::new(channel.clone()).authenticate(request).await {
-            Ok(answer) => {
-                let token = answer.into_inner().token;
-                let token = token.parse().map_err(|_| {
-                    EtcdError::Unexpected("a token that no header can carry".to_owned())
-                })?;
-                Token::Shown(token)
-            }
-            Err(status) if status.message().contains("authentication is not enabled") => {
-                Token::NotNeeded
-            }
-            Err(status) => return Err(judge(&status)),
-        };
-        *self.lock_token() = token.clone();
-        Ok(match token {
-            Token::Shown(token) => Some(token),
-            _ => None,
-        })
-    }
-
-    fn lock_token(&self) -> std::sync::MutexGuard<'_, Token> {
-        self.token.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+        Err(status) if status.message().contains("authentication is not enabled") => {
+            Token::NotNeeded
+        }
+        Err(status) => return Err(judge(&status)),
+    };
+    *reach.token() = token.clone();
+    Ok(match token {
+        Token::Shown(token) => Some(token),
+        _ => None,
+    })
 }
 
 /// Whether a token was good once, or may be needed by now: authentication can be
 /// enabled while clients are connected.
 fn is_old(status: &Status) -> bool {
+    is_of_old_users(status) || status.message().contains("user name is empty")
+}
+
+/// Whether etcd's users were changed, or forgotten their tokens, since this one was given.
+/// A fresh token may be as old when it arrives: that passes.
+fn is_of_old_users(status: &Status) -> bool {
     let message = status.message();
-    message.contains("invalid auth token")
-        || message.contains("revision of auth store is old")
-        || message.contains("user name is empty")
+    [
+        "invalid auth token",
+        "revision of auth store is old",
+        "revision in header is old",
+    ]
+    .iter()
+    .any(|text| message.contains(text))
 }
 
 /// What a status means to whoever asked.
@@ -310,12 +312,12 @@ pub(crate) fn judge(status: &Status) -> EtcdError {
     let is_about_users = [
         "user name is empty",
         "authentication failed",
-        "invalid auth token",
         "permission denied",
     ]
     .iter()
     .any(|text| message.contains(text));
     match status.code() {
+        _ if is_of_old_users(status) => EtcdError::Unavailable(message.to_owned()),
         Code::Unauthenticated | Code::PermissionDenied => EtcdError::Refused(message.to_owned()),
         _ if is_about_users => EtcdError::Refused(message.to_owned()),
         Code::Unavailable
@@ -323,6 +325,11 @@ pub(crate) fn judge(status: &Status) -> EtcdError {
         | Code::Cancelled
         | Code::Unknown
         | Code::Internal => EtcdError::Unavailable(reason(status)),
+        // Too many requests, no room on its disk; of a proxy: too many of anything. Nobody
+        // who asks did anything wrong.
+        Code::ResourceExhausted | Code::Aborted | Code::DataLoss => {
+            EtcdError::Exhausted(message.to_owned())
+        }
         code => EtcdError::Unexpected(format!("{message} ({code:?})")),
     }
 }
@@ -346,4 +353,41 @@ pub(crate) fn causes(error: &(dyn std::error::Error + 'static)) -> String {
         next = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_passes_is_an_outage_and_what_somebody_has_to_mend_is_none() {
+        let outage = |code, text: &str| judge(&Status::new(code, text)).is_outage();
+        for (code, text) in [
+            (Code::ResourceExhausted, "etcdserver: too many requests"),
+            (
+                Code::ResourceExhausted,
+                "etcdserver: mvcc: database space exceeded",
+            ),
+            (Code::Unavailable, "etcdserver: no leader"),
+            (Code::DataLoss, "etcdserver: corrupt cluster"),
+            (Code::Unauthenticated, "etcdserver: invalid auth token"),
+            (
+                Code::InvalidArgument,
+                "etcdserver: revision of auth store is old",
+            ),
+        ] {
+            assert!(outage(code, text), "{text}");
+        }
+        for (code, text) in [
+            (Code::PermissionDenied, "etcdserver: permission denied"),
+            (
+                Code::InvalidArgument,
+                "etcdserver: authentication failed, invalid user ID or password",
+            ),
+            (Code::InvalidArgument, "etcdserver: user name is empty"),
+            (Code::Unimplemented, "unknown service"),
+        ] {
+            assert!(!outage(code, text), "{text}");
+        }
+    }
 }

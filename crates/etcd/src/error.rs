@@ -8,6 +8,9 @@ pub enum EtcdError {
     /// No member answered, or none that could. What was asked may have been done.
     #[error("etcd cannot be reached: {0}")]
     Unavailable(String),
+    /// It answers that it does nothing for now: it has too much to do, or no room left.
+    #[error("etcd does nothing for now: {0}")]
+    Exhausted(String),
     /// It knows the caller and does not let it, or does not know the caller.
     #[error("etcd refuses: {0}")]
     Refused(String),
@@ -32,6 +35,6 @@ pub enum EtcdError {
 impl EtcdError {
     /// Whether trying again later may help without anybody doing anything.
     pub fn is_outage(&self) -> bool {
-        matches!(self, EtcdError::Unavailable(_))
+        matches!(self, EtcdError::Unavailable(_) | EtcdError::Exhausted(_))
     }
 }

@@ -4,6 +4,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `options` | where etcd is and how one comes in |
+//! | `reach` | channels after what certificates' and passwords' files hold now |
 //! | `client` | calls: one member at a time, the next one after a failure |
 //! | `transaction` | comparisons and writes that happen at one moment |
 //! | `watch` | what changes from a revision on |
@@ -16,6 +17,7 @@ mod client;
 mod error;
 mod generated;
 mod options;
+mod reach;
 mod transaction;
 mod watch;
 

@@ -62,7 +62,7 @@ impl EtcdOptions {
     }
 }
 
-/// PEM files. They are read when the client is made.
+/// PEM files. They are read when the client is made, and when they have changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
     /// The authorities that etcd's certificate has to come from.

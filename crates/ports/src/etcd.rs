@@ -31,6 +31,7 @@ pub struct EtcdProcess {
     peer: u16,
     tls: Option<EtcdTls>,
     user: Option<String>,
+    room: Option<u64>,
     process: Option<Child>,
 }
 
@@ -49,6 +50,7 @@ impl EtcdProcess {
                 peer: free_port(Ipv4Addr::LOCALHOST)?,
                 tls: tls.clone(),
                 user: None,
+                room: None,
                 process: None,
             };
             match etcd.run() {
@@ -77,6 +79,12 @@ impl EtcdProcess {
     /// From now on `ctl` asks as this `user:password`.
     pub fn be(&mut self, user: &str) {
         self.user = Some(user.to_owned());
+    }
+
+    /// When it runs the next time it takes nothing more than so many bytes; nothing: as much
+    /// as is usual.
+    pub fn limit_room(&mut self, bytes: Option<u64>) {
+        self.room = bytes;
     }
 
     /// SIGKILL.
@@ -108,6 +116,9 @@ impl EtcdProcess {
             // It is alone: nobody else has to have had the time to answer.
             .args(["--heartbeat-interval", "20", "--election-timeout", "200"])
             .args(["--unsafe-no-fsync", "--log-level", "error"]);
+        if let Some(bytes) = self.room {
+            command.args(["--quota-backend-bytes", &bytes.to_string()]);
+        }
         if let Some(tls) = &self.tls {
             command.arg("--client-cert-auth");
             command.arg("--trusted-ca-file").arg(&tls.authority);

@@ -22,7 +22,7 @@
 use crate::copy::Sound;
 use crate::credible;
 use crate::handover::{Moved, Question, Reply, ShardState, Told, remove_untold};
-use crate::machine::Nonsense;
+use crate::machine::{Between, Nonsense};
 use crate::mutants::{self, Mutant};
 use crate::page::{Data, Page};
 use crate::places;
@@ -187,6 +187,7 @@ pub struct Gathering<D> {
     /// The epochs of each source's shards, once it has told them.
     epochs: Vec<Vec<u32>>,
     moved: Moved,
+    between: Between,
 }
 
 impl<D: AsRef<[u8]>> Gathering<D> {
@@ -212,6 +213,17 @@ impl<D: AsRef<[u8]>> Gathering<D> {
             evicted_before: evicted(store),
             last: None,
             moved: Moved::default(),
+            between: Between::default(),
+        }
+    }
+
+    /// Has this called between any two parts of an answer, while no lock is held: all of one
+    /// take milliseconds, and others may want the core.
+    #[must_use]
+    pub fn between_parts(self, between: fn()) -> Self {
+        Gathering {
+            between: Between::of(between),
+            ..self
         }
     }
 
@@ -539,6 +551,7 @@ impl<D: AsRef<[u8]>> Gathering<D> {
         self.moved.pages += 1;
         self.moved.told += page.items.len() as u64;
         for item in page.items {
+            self.between.call();
             let hash = item.hash(hasher);
             told.add(hash, item.version);
             if hash.is_none() {
@@ -567,6 +580,7 @@ impl<D: AsRef<[u8]>> Gathering<D> {
             let old_shard = of.shard(strip.local);
             let is_theirs = |hash: KeyHash| self.old.first(hash) == old_shard;
             for places in places::told(&strip.ranges, page.next) {
+                self.between.call();
                 remove_untold(store, strip.local, places, &told, &is_theirs);
             }
         }

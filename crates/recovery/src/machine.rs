@@ -114,6 +114,10 @@ impl Counts {
 pub(crate) struct Between(fn());
 
 impl Between {
+    pub(crate) fn of(between: fn()) -> Self {
+        Between(between)
+    }
+
     pub(crate) fn call(self) {
         (self.0)();
     }
@@ -191,7 +195,7 @@ impl<D: AsRef<[u8]>> Recovery<D> {
     #[must_use]
     pub fn between_values(self, between: fn()) -> Self {
         Recovery {
-            between: Between(between),
+            between: Between::of(between),
             ..self
         }
     }

@@ -12,13 +12,16 @@ const ENTRIES_LEN: usize = 512 << 10;
 /// The same of entries that are chosen ([`Copied::items_at`]): whoever tells them looks at
 /// many more, and serves on the same core what others wait for.
 const CHOSEN_LEN: usize = 128 << 10;
-/// The same of entries that are only named ([`placed`]): nothing of them is copied, but as
+/// The same of entries that are chosen and named ([`Copied::placed_at`]).
+const CHOSEN_PLACED_LEN: usize = 256 << 10;
+/// The same of entries that are only named ([`Copied::placed`]): nothing of them is copied, but as
 /// many as these should stand there still when they are read.
 pub const PLACED_LEN: usize = 1 << 20;
 /// What a short entry takes of it: its name is that long, about.
 const PLACED_ENTRY_LEN: usize = 128;
-/// Keys in one page of versions, about.
-const HELD_COUNT: usize = 8192;
+/// Keys in one page of versions, about. A partition is locked for as long as it takes to look
+/// at its part of them.
+const HELD_COUNT: usize = 2048;
 /// Longer entries are not part of a page.
 const LONG_LEN: usize = 64 << 10;
 
@@ -151,13 +154,42 @@ impl<'a> Copied<'a> {
         values: bool,
         is_wanted: &dyn Fn(KeyHash) -> bool,
     ) -> Option<Page<Vec<u8>>> {
+        let page = self.at(ranges, CHOSEN_LEN, &|range| {
+            let page = self.wanted(range, (values, CHOSEN_LEN), is_wanted)?;
+            Some((page, Vec::new()))
+        });
+        page.map(|(page, _)| page)
+    }
+
+    /// The same for one who can read the replica's memory: where values stand. Only long ones
+    /// are items of the page.
+    pub fn placed_at(
+        self,
+        ranges: &[Range<u64>],
+        is_wanted: &dyn Fn(KeyHash) -> bool,
+    ) -> Option<(Page<Vec<u8>>, Vec<Placed>)> {
+        self.at(ranges, CHOSEN_PLACED_LEN, &|range| {
+            self.wanted_placed(range, CHOSEN_PLACED_LEN, is_wanted)
+        })
+    }
+
+    /// One page of several ranges, each of which `page` tells of, until it has no more room.
+    fn at(
+        self,
+        ranges: &[Range<u64>],
+        room: usize,
+        page: &dyn Fn(Range<u64>) -> Option<(Page<Vec<u8>>, Vec<Placed>)>,
+    ) -> Option<(Page<Vec<u8>>, Vec<Placed>)> {
         let mut whole: Option<Page<Vec<u8>>> = None;
+        let mut all_placed = Vec::new();
         let (mut len, mut looked) = (0, 0);
         for range in ranges {
-            let page = self.wanted(range.clone(), (values, CHOSEN_LEN), is_wanted)?;
+            let (page, placed) = page(range.clone())?;
             let is_cut = page.next < range.end;
             len += page.items.iter().map(Item::len).sum::<usize>();
+            len += placed.iter().map(Placed::room).sum::<usize>();
             looked += RANGE_ROOM;
+            all_placed.extend(placed);
             let so_far = match whole.take() {
                 None => page,
                 Some(mut so_far) => {
@@ -170,13 +202,13 @@ impl<'a> Copied<'a> {
                     so_far
                 }
             };
-            let is_full = len >= CHOSEN_LEN || so_far.held.len() >= HELD_COUNT;
+            let is_full = len >= room || so_far.held.len() >= HELD_COUNT;
             whole = Some(so_far);
-            if is_cut || is_full || looked >= CHOSEN_LEN {
+            if is_cut || is_full || looked >= room {
                 break;
             }
         }
-        Some(whole.unwrap_or_default())
+        Some((whole.unwrap_or_default(), all_placed))
     }
 
     fn wanted(
@@ -210,24 +242,37 @@ impl<'a> Copied<'a> {
         })
     }
 
-    /// The same for one who can read the replica's memory: where values stand. Only long ones
-    /// are items of the page.
+    /// [`items`](Self::items) for one who can read the replica's memory: where values stand.
+    /// Only long ones are items of the page.
     pub fn placed(self, places: Range<u64>) -> Option<(Page<Vec<u8>>, Vec<Placed>)> {
+        self.wanted_placed(places, PLACED_LEN, &|_| true)
+    }
+
+    fn wanted_placed(
+        self,
+        places: Range<u64>,
+        room: usize,
+        is_wanted: &dyn Fn(KeyHash) -> bool,
+    ) -> Option<(Page<Vec<u8>>, Vec<Placed>)> {
         let (mut items, mut placed) = (Vec::new(), Vec::new());
-        let (next, epoch) = self.walk(places, PLACED_LEN, &mut |exported| {
+        let (next, epoch) = self.walk(places, room, &mut |exported| {
             let Exported { hash, item, .. } = &exported;
+            if !is_wanted(*hash) {
+                return UNWANTED_LEN;
+            }
             if item.entry_len > LONG_LEN {
                 let (item, len) = copied(&exported);
                 items.push((Position::place_of(*hash), item));
                 return len.max(PLACED_ENTRY_LEN);
             }
-            placed.push(Placed {
+            let one = Placed {
                 hash: *hash,
                 version: item.version,
                 recency: exported.recency,
                 pointer: exported.pointer,
-            });
-            item.entry_len.max(PLACED_ENTRY_LEN)
+            };
+            placed.push(one);
+            one.room()
         })?;
         placed.retain(|placed| Position::place_of(placed.hash) < next);
         let page = Page {
@@ -256,6 +301,13 @@ impl<'a> Copied<'a> {
         let next = store.export_in_parts(now, shard, (places, room), each, between)?;
         let votes = store.epoch(shard) == before && !store.is_recovering(shard);
         Some((next, if votes { before } else { epoch::NONE }))
+    }
+}
+
+impl Placed {
+    /// What it takes of a page's room.
+    fn room(&self) -> usize {
+        self.pointer.len().max(PLACED_ENTRY_LEN)
     }
 }
 

@@ -1,17 +1,18 @@
 //! The program's own pages, as far as they matter for a bound on resident memory.
 
 use rustix::mm::{Advice, madvise};
-use std::fs;
+use std::fs::{self, File};
+use std::io;
 use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
 
-/// One mapping, as `/proc/self/smaps` tells of it.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Mapped {
-    start: usize,
-    end: usize,
-    /// Of a file, and never written to.
-    is_clean_file: bool,
-}
+/// Of each page in `/proc/self/pagemap`: it is in memory, or in swap; and it is a file's (or
+/// shared), not one that this process has of its own.
+const PRESENT: u64 = 1 << 63;
+const SWAPPED: u64 = 1 << 62;
+const OF_FILE: u64 = 1 << 61;
+/// Pages that are looked up by one call: the system lets others have the core in between.
+const PAGES_AT_ONCE: usize = 1024;
 
 /// Where program and libraries are mapped, as far as this process has changed
 /// nothing there.
@@ -21,14 +22,21 @@ pub struct ProgramPages {
 }
 
 impl ProgramPages {
-    /// Looks them up, which takes the longer the more memory the process holds.
-    /// Mappings with changed pages (relocations, a debugger's or tracer's marks) are
-    /// not among them.
+    /// Looks them up. Mappings with changed pages (relocations, a debugger's or tracer's marks)
+    /// are not among them.
+    ///
+    /// Only the program's own pages are looked at: `/proc/self/smaps`, which would tell the
+    /// same, has the system walk over every page that is mapped, for milliseconds in which
+    /// nobody else has the core.
     pub fn find() -> Self {
-        let text = fs::read_to_string("/proc/self/smaps").unwrap_or_default();
-        let clean = parse(&text).into_iter().filter(|one| one.is_clean_file);
+        let text = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+        let pages = File::open("/proc/self/pagemap");
+        let is_clean = |range: &Range<usize>| {
+            let pages = pages.as_ref().ok();
+            pages.is_some_and(|pages| is_clean(pages, range).unwrap_or(false))
+        };
         ProgramPages {
-            ranges: clean.map(|one| one.start..one.end).collect(),
+            ranges: parse(&text).into_iter().filter(is_clean).collect(),
         }
     }
 
@@ -51,40 +59,42 @@ impl ProgramPages {
     }
 }
 
-fn parse(smaps: &str) -> Vec<Mapped> {
-    let mut all: Vec<Mapped> = Vec::new();
-    for line in smaps.lines() {
+/// Private mappings of files that this process may not write to, by `/proc/self/maps`.
+fn parse(maps: &str) -> Vec<Range<usize>> {
+    let address = |text: &str| usize::from_str_radix(text, 16).ok();
+    let one = |line: &str| {
         let mut words = line.split_ascii_whitespace();
-        let Some(first) = words.next() else { continue };
-        if let Some(name) = first.strip_suffix(':') {
-            let kib = words.next().and_then(|word| word.parse::<u64>().ok());
-            if let Some(mapped) = all.last_mut()
-                && name == "Anonymous"
-                && kib > Some(0)
-            {
-                mapped.is_clean_file = false;
-            }
-        } else {
-            let address = |text: &str| usize::from_str_radix(text, 16).ok();
-            let Some((start, end)) = first.split_once('-') else {
-                continue;
-            };
-            let (Some(start), Some(end)) = (address(start), address(end)) else {
-                continue;
-            };
-            let rights = words.next().unwrap_or_default();
-            let path = words.nth(3).unwrap_or_default();
-            all.push(Mapped {
-                start,
-                end,
-                is_clean_file: rights.starts_with('r')
-                    && !rights.contains('w')
-                    && rights.ends_with('p')
-                    && path.starts_with('/'),
-            });
+        let (start, end) = words.next()?.split_once('-')?;
+        let range = address(start)?..address(end)?;
+        let rights = words.next()?;
+        let path = words.nth(3)?;
+        let is_it = rights.starts_with('r')
+            && !rights.contains('w')
+            && rights.ends_with('p')
+            && path.starts_with('/');
+        is_it.then_some(range)
+    };
+    maps.lines().filter_map(one).collect()
+}
+
+/// Whether the process has no page of its own there: it has never written to it, when it was
+/// loaded or later.
+fn is_clean(pagemap: &File, range: &Range<usize>) -> io::Result<bool> {
+    let page_len = rustix::param::page_size();
+    let (mut page, end) = (range.start / page_len, range.end / page_len);
+    let mut entries = vec![0; PAGES_AT_ONCE * size_of::<u64>()];
+    while page < end {
+        let count = (end - page).min(PAGES_AT_ONCE);
+        let part = &mut entries[..count * size_of::<u64>()];
+        pagemap.read_exact_at(part, (page * size_of::<u64>()) as u64)?;
+        let (entries, _) = part.as_chunks();
+        let mut entries = entries.iter().map(|entry| u64::from_ne_bytes(*entry));
+        if entries.any(|entry| entry & (PRESENT | SWAPPED) != 0 && entry & OF_FILE == 0) {
+            return Ok(false);
         }
+        page += count;
     }
-    all
+    Ok(true)
 }
 
 #[cfg(test)]
@@ -92,36 +102,59 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_clean_private_files_are_given_back() {
+    fn only_private_files_that_nobody_writes_to_are_looked_at() {
         let text = "\
 55d0-55e0 r-xp 00001000 fe:00 326269    /usr/bin/some program
-Rss:                  12 kB
-Anonymous:             0 kB
-55e0-55f0 r--p 00002000 fe:00 326269    /usr/bin/some program
-Rss:                   4 kB
-Anonymous:             4 kB
 55f0-5600 rw-p 00002000 fe:00 326269    /usr/bin/some program
-Rss:                   4 kB
-Anonymous:             0 kB
 5600-5610 r--s 00000000 00:01 77        /memfd:trefoil (deleted)
-Rss:                   8 kB
-Anonymous:             0 kB
+5610-5620 ---p 00000000 fe:00 326269    /usr/bin/some program
+7ffd-7ffe r--p 00000000 00:00 0
 7ffe-7fff r-xp 00000000 00:00 0         [vdso]
-Rss:                   4 kB
 nonsense
 zz-1 r-xp
-VmFlags: rd ex mr mw me sd
 ";
-        let clean: Vec<Mapped> = parse(text)
-            .into_iter()
-            .filter(|mapped| mapped.is_clean_file)
-            .collect();
-        let expected = Mapped {
-            start: 0x55d0,
-            end: 0x55e0,
-            is_clean_file: true,
+        assert_eq!(parse(text), [0x55d0..0x55e0]);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "it maps a file")]
+    fn a_mapping_with_a_page_of_its_own_is_not_clean() {
+        use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mprotect, munmap};
+        let page_len = rustix::param::page_size();
+        let len = 3 * page_len;
+        let path = std::env::temp_dir().join(format!("trefoil-pages-{}", std::process::id()));
+        fs::write(&path, vec![7; len]).unwrap();
+        let file = File::open(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        let writes = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping of this test's own.
+        let at = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                len,
+                writes,
+                MapFlags::PRIVATE,
+                &file,
+                0,
+            )
         };
-        assert_eq!(clean, [expected]);
+        let at = at.unwrap();
+        let range = at.expose_provenance()..at.expose_provenance() + len;
+        let pagemap = File::open("/proc/self/pagemap").unwrap();
+        let is_clean = || is_clean(&pagemap, &range).unwrap();
+        assert!(is_clean(), "nothing was read");
+        // SAFETY: it lies in the mapping.
+        let second = unsafe { at.cast::<u8>().add(page_len) };
+        // SAFETY: as above.
+        assert_eq!(unsafe { second.read_volatile() }, 7);
+        assert!(is_clean(), "a page was read");
+        // SAFETY: as above.
+        unsafe { second.write_volatile(8) };
+        // SAFETY: nobody writes there any more.
+        unsafe { mprotect(at, len, MprotectFlags::READ) }.unwrap();
+        assert!(!is_clean(), "a page was written to");
+        // SAFETY: nobody uses it any more.
+        unsafe { munmap(at, len) }.unwrap();
     }
 
     #[test]
@@ -132,6 +165,6 @@ VmFlags: rd ex mr mw me sd
         for _ in 0..3 {
             pages.give_back();
         }
-        assert_eq!(parse("1-2 r-xp 0 0:0 1 /x\nRss: 4 kB\n").len(), 1);
+        assert_eq!(parse("1-2 r-xp 0 0:0 1 /x\n").len(), 1);
     }
 }

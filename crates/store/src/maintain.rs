@@ -21,6 +21,9 @@ const RESHAPE_STEPS_MAX: usize = 256;
 const POPULATE_EVERY: usize = 64;
 /// Bytes populated ahead under one system call.
 const POPULATE_LEN: u64 = 1 << 20;
+/// Bytes that the system is asked for by one call: many systems let nobody else have the core
+/// before it is back.
+const POPULATE_AT_ONCE_LEN: u64 = 64 << 10;
 
 /// What one step did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,7 +62,7 @@ impl Store {
         let used = self.shared.budget.used();
         done.released = used_before.saturating_sub(used);
         done.more |= self.shared.budget.excess() > 0 && used < used_before;
-        self.populate_step(&mut done);
+        self.populate_step(&mut done, between);
         between();
         self.reclaim_holes(between);
         done
@@ -134,7 +137,7 @@ impl Store {
                 }
                 // Whoever stores something waits for the system where no page is free.
                 if steps % POPULATE_EVERY == 0 {
-                    self.populate_step(done);
+                    self.populate_step(done, between);
                     between();
                 }
                 if self.is_revoked() {
@@ -196,7 +199,7 @@ impl Store {
     }
 
     /// Pages ahead of need, so that no writer waits for the system.
-    fn populate_step(&self, done: &mut Maintained) {
+    fn populate_step(&self, done: &mut Maintained, between: &mut dyn FnMut()) {
         let shared = &self.shared;
         let mut pool = lock(&shared.pool);
         let ahead = shared.ahead_len();
@@ -210,7 +213,14 @@ impl Store {
         };
         let range = pool.bytes_of(&units);
         drop(pool);
-        let populated = shared.regions.data.populate_ahead(range.clone()).is_ok();
+        let data = &shared.regions.data;
+        let part = POPULATE_AT_ONCE_LEN.max(data.frame_len());
+        let mut parts = range.clone().step_by(part as usize);
+        let populated = parts.all(|from| {
+            let is_there = data.populate_ahead(from..range.end.min(from + part));
+            between();
+            is_there.is_ok()
+        });
         let mut pool = lock(&shared.pool);
         pool.settle(&shared.budget, units, populated);
         if populated {

@@ -470,6 +470,9 @@ pub(crate) enum CellCommand {
         backends: Vec<u32>,
         #[command(flatten)]
         address: CellAddress,
+        /// Begin even if the host has plainly no room for it
+        #[arg(long)]
+        without_room: bool,
         /// Machine-readable, a line for each step
         #[arg(long)]
         json: bool,
@@ -481,6 +484,9 @@ pub(crate) enum CellCommand {
         binary: PathBuf,
         #[command(flatten)]
         address: CellAddress,
+        /// Begin even if the host has plainly no room for it
+        #[arg(long)]
+        without_room: bool,
         /// Machine-readable, a line for each step
         #[arg(long)]
         json: bool,
@@ -492,6 +498,9 @@ pub(crate) enum CellCommand {
         backend: u32,
         #[command(flatten)]
         address: CellAddress,
+        /// Begin even if the host has plainly no room for it
+        #[arg(long)]
+        without_room: bool,
         /// Machine-readable, a line for each step
         #[arg(long)]
         json: bool,
@@ -538,6 +547,9 @@ pub(crate) struct ResizeArgs {
     /// Give it up: the cell stays as it was
     #[arg(long)]
     pub abort: bool,
+    /// Begin even if the host has plainly no room for it
+    #[arg(long, requires = "backends")]
+    pub without_room: bool,
     #[command(flatten)]
     pub address: CellAddress,
     /// Machine-readable, a line for each step

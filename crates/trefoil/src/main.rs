@@ -41,6 +41,10 @@ use clap::Parser;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    // A backend is started by a descriptor of its program: `top` would call it by the
+    // descriptor's number.
+    #[cfg(target_os = "linux")]
+    let _ = rustix::thread::set_name(c"trefoil");
     let cli = Cli::parse();
     let result = match cli.command {
         Command::Serve(args) => serve::run(*args),

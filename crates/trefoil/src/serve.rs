@@ -191,11 +191,14 @@ pub(crate) fn gather(
     options: ServerOptions,
     listen: &ListenOptions,
     gather: Gather,
-    claim: impl FnOnce() -> Result<(BackendLock, u32), ConfigStoreError>,
+    place: (
+        impl Fn() -> Result<BackendLock, ConfigStoreError>,
+        impl Fn() -> Result<u32, ConfigStoreError>,
+    ),
     ready: &str,
 ) -> Outcome {
     let ending = options.ending.clone();
-    let make = || Server::gather(options, listen, gather, claim);
+    let make = || Server::gather(options, listen, gather, place);
     serve_once_made(&ending, ready, make)
 }
 

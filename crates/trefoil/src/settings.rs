@@ -13,7 +13,7 @@ use std::time::Duration;
 use trefoil_backend::{
     MEMORY_LIMIT_MIN, RECOVERY_RATE_MIN, REPAIR_DEFAULT, REPAIR_RATE_MIN, RepairOptions,
 };
-use trefoil_cell::RpcAddress;
+use trefoil_cell::{LimitNote, RpcAddress};
 use trefoil_layout::HashKind;
 use trefoil_layout::limits::{PARTITION_COUNT_MAX, VALUE_LEN_LIMIT, VALUE_LEN_MAX_DEFAULT};
 
@@ -289,6 +289,8 @@ pub(crate) struct MemoryLimit {
     memory: u64,
     /// Every backend has taken it.
     is_taken: bool,
+    /// Where backends note what they were given since, by command too.
+    note: Option<LimitNote>,
 }
 
 /// Which backends have the limit.
@@ -305,6 +307,7 @@ impl MemoryLimit {
             reach: Reach::Cell(address.to_owned()),
             memory,
             is_taken: true,
+            note: None,
         }
     }
 
@@ -314,18 +317,26 @@ impl MemoryLimit {
             reach: Reach::Here(sockets),
             memory,
             is_taken: true,
+            note: None,
         }
+    }
+
+    /// The same, but for what was set since and is noted there.
+    pub(crate) fn with_note(mut self, note: LimitNote) -> Self {
+        self.note = Some(note);
+        self
     }
 
     /// What was chosen last, in bytes.
     pub(crate) fn chosen(&self) -> u64 {
-        self.memory
+        let noted = self.note.as_ref().and_then(LimitNote::read);
+        noted.unwrap_or(self.memory)
     }
 
     /// Sets it again: there are backends that do not know it.
     pub(crate) fn set_again(&mut self) -> Result<(), Failure> {
         self.is_taken = false;
-        self.change(self.memory)
+        self.set_at_all(self.chosen()).and_then(outcome)
     }
 
     /// Sets another one, at every backend. One that is as before, and was taken by all
@@ -334,7 +345,16 @@ impl MemoryLimit {
         if memory == self.memory && self.is_taken {
             return Ok(());
         }
-        let results: Vec<(u32, Result<u64, String>)> = match &self.reach {
+        let results = self.set_at_all(memory)?;
+        if results.iter().any(|(_, result)| result.is_ok()) {
+            self.memory = memory;
+        }
+        outcome(results)
+    }
+
+    /// What each backend says to it.
+    fn set_at_all(&mut self, memory: u64) -> Result<Answers, Failure> {
+        let results: Answers = match &self.reach {
             Reach::Cell(address) => {
                 let cell = trefoil_client::Cell::connect_with(address, None);
                 cell.map_err(Failure::of)?.set_memory_limit(memory)
@@ -345,16 +365,21 @@ impl MemoryLimit {
                 sockets.map(|(number, at)| (*number, set(at))).collect()
             }
         };
-        let is_taken = |result: &Result<u64, String>| result.is_ok();
-        if results.iter().any(|(_, result)| is_taken(result)) {
-            self.memory = memory;
-            self.is_taken = results.iter().all(|(_, result)| is_taken(result));
+        if results.iter().any(|(_, result)| result.is_ok()) {
+            self.is_taken = results.iter().all(|(_, result)| result.is_ok());
         }
-        for (number, result) in results {
-            result.map_err(|e| Failure::Failed(format!("backend {number}: {e}")))?;
-        }
-        Ok(())
+        Ok(results)
     }
+}
+
+/// Of each backend the former limit, or why it has not taken the new one.
+type Answers = Vec<(u32, Result<u64, String>)>;
+
+fn outcome(answers: Answers) -> Result<(), Failure> {
+    for (number, answer) in answers {
+        answer.map_err(|e| Failure::Failed(format!("backend {number}: {e}")))?;
+    }
+    Ok(())
 }
 
 impl Eviction {

@@ -1,5 +1,6 @@
 //! The side of the process that goes.
 
+use crate::clock;
 use crate::member::Member;
 use crate::service::copy::is_plain;
 use crate::state::State;
@@ -269,6 +270,7 @@ fn begin(
     Ok(v1::HandOverResponse {
         begun: begun.unwrap_or_default(),
         memory_limit_bytes: state.bound.limit(),
+        unix_ns: clock::now().unix_ns,
         ..response(shard_states(&member.store), Duration::ZERO)
     })
 }
@@ -325,6 +327,7 @@ fn response(shards: Vec<ShardState>, frozen: Duration) -> v1::HandOverResponse {
         frozen_ms: frozen.as_millis() as u32,
         begun: 0,
         memory_limit_bytes: 0,
+        unix_ns: 0,
     }
 }
 

@@ -535,6 +535,7 @@ impl Predecessor {
         let answer = self.call(CALL_PATIENCE, client.hand_over(request)).await?;
         if step == HandOverStep::Begin {
             self.state.set_begun(self.number, answer.begun);
+            clock::follow_predecessor(answer.unix_ns);
         }
         self.take_limit(answer.memory_limit_bytes)?;
         // Without its bound a shard would be taken over without its floor.

@@ -1,27 +1,30 @@
 //! The side of the processes that are to be.
 
 use super::ResizeError;
+use crate::background;
 use crate::clock;
 use crate::member::Member;
 use crate::memory::MemoryError;
 use crate::pace::{self, CopyPace};
-use crate::recovery::decode_page;
+use crate::recovery::{Memory, Missed, check_placed, decode_page, encode_places};
 use crate::state::State;
 use bytes::Bytes;
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tonic::transport::Endpoint;
 use tonic::{Code, Response, Status};
 use trefoil_cell::CellConfig;
 use trefoil_layout::ShardMap;
 use trefoil_layout::limits::LAYOUT_VERSION;
 use trefoil_layout::op::{Found, Rejection};
-use trefoil_recovery::{Asked, Gathering, Moved, Question, Reply, ShardState, What};
+use trefoil_recovery::{Asked, Gathering, Moved, Page, Placed, Question, Reply, ShardState, What};
 use trefoil_rpc::v1::{ResizeStep, lookup_response};
 use trefoil_rpc::{Client, ContractError, Credentials, v1};
 
@@ -39,9 +42,6 @@ const TELL_PERIOD: Duration = Duration::from_millis(200);
 const ALIVE_PERIOD: Duration = Duration::from_secs(1);
 /// How often what has changed is copied while others are waited for.
 const ROUND_PERIOD: Duration = Duration::from_secs(1);
-/// The copying thread's niceness, before everybody waits for it: what the cell serves goes
-/// first.
-const NICENESS: i32 = 10;
 
 /// What a process is to be, and what it is to be told of.
 #[derive(Debug)]
@@ -133,11 +133,20 @@ pub(crate) fn gather(
         let _entered = runtime.enter();
         Work::new(state, member, gather, pace)?
     };
-    // In a thread of its own, because nobody becomes less nice again.
+    // Before everybody waits for it the copy gives way to what the cell serves, messages
+    // included: they are packed and unpacked by this thread alone. The locks that it takes are
+    // of a store that does not serve yet.
     let near = std::thread::scope(|scope| {
         let copy = || {
-            let _ = rustix::process::nice(NICENESS);
-            runtime.block_on(work.run(true))
+            background::give_way();
+            // Without one, it is copied by those that serve.
+            let Ok(runtime) = background::runtime() else {
+                return Ok(false);
+            };
+            runtime.block_on(async {
+                work.connect();
+                work.run(true).await
+            })
         };
         let thread = std::thread::Builder::new().name("trefoil-gather".to_owned());
         match thread.spawn_scoped(scope, copy) {
@@ -145,11 +154,13 @@ pub(crate) fn gather(
             Err(_) => Ok(false),
         }
     })?;
-    if !near {
-        // No thread: then by this one.
-        runtime.block_on(work.run(true))?;
-    }
-    runtime.block_on(work.run(false))?;
+    runtime.block_on(async {
+        work.connect();
+        if !near {
+            work.run(true).await?;
+        }
+        work.run(false).await
+    })?;
     let moved = work.machine.finish(&member.store);
     tracing::info!(
         backend = member.number,
@@ -210,7 +221,8 @@ impl Work {
         gather: Gather,
         pace: CopyPace,
     ) -> Result<Self, ResizeError> {
-        let machine = Gathering::new(gather.old.placement(), &member.store);
+        let machine = Gathering::new(gather.old.placement(), &member.store)
+            .between_parts(background::leave_core);
         let peers = machine.sources().iter().map(|source| {
             let peer = Peer::new(member, &gather, source.backend)?;
             Ok((source.backend, Arc::new(peer)))
@@ -235,6 +247,16 @@ impl Work {
             answered: HashSet::new(),
             pace,
         })
+    }
+
+    /// Connects to all peers anew, by the runtime that this is awaited in: a connection lives
+    /// no longer than the one that it was made in.
+    fn connect(&mut self) {
+        self.tells = JoinSet::new();
+        self.telling.clear();
+        for peer in self.peers.values() {
+            peer.connect();
+        }
     }
 
     /// Until it is near for the first time (`first`), or else until it is to begin.
@@ -459,12 +481,21 @@ struct Peer {
     old_count: u32,
     new: ShardMap,
     old: ShardMap,
-    client: Client,
+    endpoint: Endpoint,
+    client: Mutex<Client>,
+    /// Of the cell that is.
+    config: CellConfig,
+    /// From which values are read, if it gives it.
+    memory: Memory,
     hasher: trefoil_layout::KeyHasher,
     /// Of data entries.
     layout_version: u32,
     /// The bound on its memory, once it has said it; 0: not yet, or never.
     memory_limit: AtomicU64,
+}
+
+fn client(endpoint: &Endpoint) -> Client {
+    trefoil_rpc::client(endpoint.connect_lazy(), Credentials::none())
 }
 
 impl Peer {
@@ -476,7 +507,7 @@ impl Peer {
             .and_then(|backend| backend.addresses.first())
             .ok_or_else(|| unreachable("it has no address".into()))?;
         let endpoint = trefoil_cell::endpoint(address).map_err(|e| unreachable(e.to_string()))?;
-        let channel = endpoint.connect_timeout(CONNECT_PATIENCE).connect_lazy();
+        let endpoint = endpoint.connect_timeout(CONNECT_PATIENCE);
         Ok(Peer {
             number,
             taker: member.number,
@@ -486,11 +517,23 @@ impl Peer {
             old_count: config.backends.len() as u32,
             new: member.store.config().shards,
             old: ShardMap::new(config.placement(), number),
-            client: trefoil_rpc::client(channel, Credentials::none()),
+            client: Mutex::new(client(&endpoint)),
+            endpoint,
+            config: config.clone(),
+            memory: Memory::new(number),
             hasher: config.hash,
             layout_version: LAYOUT_VERSION.into(),
             memory_limit: AtomicU64::new(0),
         })
+    }
+
+    fn connect(&self) {
+        *self.client.lock().unwrap_or_else(PoisonError::into_inner) = client(&self.endpoint);
+    }
+
+    fn client(&self) -> Client {
+        let client = self.client.lock();
+        client.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn refused(&self, why: &str) -> ResizeError {
@@ -521,32 +564,65 @@ impl Peer {
                 ranges,
                 values,
             } => {
-                let ranges = ranges.into_iter().map(|range| v1::PlaceRange {
-                    from: range.start,
-                    until: range.end,
-                });
-                let request = v1::CopyItemsRequest {
-                    shard: Some(v1::ShardName {
-                        backend: self.number,
-                        shard: self.old.shard(local),
-                        life: self.life,
-                        incarnation: 0,
-                        backends: self.old_count,
-                    }),
-                    ranges: ranges.collect(),
-                    values,
-                    layout_version: self.layout_version,
-                    of_backends: self.new.placement().backend_count(),
-                    of_shard: self.new.shard(local),
-                    ..v1::CopyItemsRequest::default()
-                };
-                let mut client = self.client.clone();
-                let page = self.call(CALL_PATIENCE, client.copy_items(request)).await?;
-                let hasher = &self.hasher;
-                let page = decode_page(page, hasher).map_err(|error| self.malformed(error))?;
-                Ok(Reply::Items(page.0))
+                let page = self.items(local, &ranges, values).await?;
+                Ok(Reply::Items(page))
             }
         }
+    }
+
+    /// A page. Values are read from its memory where that is to be had; it names them.
+    async fn items(
+        &self,
+        local: usize,
+        places: &[Range<u64>],
+        values: bool,
+    ) -> Result<Page<Bytes>, ResizeError> {
+        let names = values && self.memory.is_open(&self.config, 0);
+        let (mut page, named) = self.page(local, places, values, names).await?;
+        let mut missing = match self.memory.read(named, &mut page) {
+            Missed::Places(missing) => missing,
+            Missed::All => return Ok(self.page(local, places, values, false).await?.0),
+        };
+        while let Some(places) = missing.places() {
+            let (more, _) = self.page(local, places, values, false).await?;
+            let taken = missing.take(more, &mut page);
+            taken.map_err(|error| self.malformed(error))?;
+        }
+        Ok(page)
+    }
+
+    async fn page(
+        &self,
+        local: usize,
+        places: &[Range<u64>],
+        values: bool,
+        placed: bool,
+    ) -> Result<(Page<Bytes>, Vec<Placed>), ResizeError> {
+        let (places, ranges) = encode_places(places);
+        let request = v1::CopyItemsRequest {
+            shard: Some(v1::ShardName {
+                backend: self.number,
+                shard: self.old.shard(local),
+                life: self.life,
+                incarnation: 0,
+                backends: self.old_count,
+            }),
+            from: places.start,
+            until: places.end,
+            ranges,
+            values,
+            layout_version: self.layout_version,
+            placed,
+            of_backends: self.new.placement().backend_count(),
+            of_shard: self.new.shard(local),
+            ..v1::CopyItemsRequest::default()
+        };
+        let mut client = self.client();
+        let page = self.call(CALL_PATIENCE, client.copy_items(request)).await?;
+        let malformed = |error| self.malformed(error);
+        let (page, named) = decode_page(page, &self.hasher).map_err(malformed)?;
+        check_placed(&named, &places, &page).map_err(malformed)?;
+        Ok((page, named))
     }
 
     fn request(&self, step: ResizeStep) -> v1::ResizeRequest {
@@ -563,7 +639,7 @@ impl Peer {
     }
 
     async fn send(&self, request: v1::ResizeRequest) -> Result<v1::ResizeResponse, ResizeError> {
-        let mut client = self.client.clone();
+        let mut client = self.client();
         self.call(CALL_PATIENCE, client.resize(request)).await
     }
 
@@ -581,6 +657,7 @@ impl Peer {
         if step == ResizeStep::Begin {
             let limit = answer.memory_limit_bytes;
             self.memory_limit.store(limit, Ordering::Relaxed);
+            clock::follow_predecessor(answer.unix_ns);
         }
         // Without its bound a shard would be taken over without its floor.
         let shard = |shard: v1::HandOverShard| {
@@ -611,7 +688,7 @@ impl Peer {
                 layout_version: self.layout_version,
                 takes_plain: false,
             };
-            let mut client = self.client.clone();
+            let mut client = self.client();
             let answer = self.call(LONG_PATIENCE, client.peek(request)).await?;
             let found = trefoil_rpc::decode_lookup_answer(&answer)
                 .map_err(|error| self.malformed(error))?;

@@ -1,5 +1,6 @@
 //! The side of the backends that are.
 
+use crate::clock;
 use crate::flush::FlushError;
 use crate::follow::Trouble;
 use crate::member::Member;
@@ -292,6 +293,7 @@ fn begin(
     of.takers.insert(request.taker, taker);
     Ok(v1::ResizeResponse {
         memory_limit_bytes: state.bound.limit(),
+        unix_ns: clock::now().unix_ns,
         ..response(states, none, Duration::ZERO)
     })
 }
@@ -462,6 +464,7 @@ fn response(shards: Vec<ShardState>, changes: Vec<Ranges>, frozen: Duration) -> 
         shards: shards.into_iter().map(shard).collect(),
         frozen_ms: frozen.as_millis() as u32,
         memory_limit_bytes: 0,
+        unix_ns: 0,
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use tonic::Status;
 use trefoil_cell::BACKEND_COUNT_MAX;
 use trefoil_layout::Placement;
-use trefoil_recovery::{Copied, Data, Item, Page, Standing};
+use trefoil_recovery::{Copied, Data, Item, Page, Placed, Standing};
 use trefoil_rpc::{EntryForm, v1};
 use trefoil_store::{PLACES, Store};
 
@@ -135,9 +135,10 @@ pub(super) fn items(
     let places = request.from.min(PLACES.end)..request.until.min(PLACES.end);
     let source = Copied::new(&member.store, clock::now(), shard);
     let is_chosen = request.of_backends != 0 || !request.ranges.is_empty();
+    let names = request.values && request.placed && !is_plain;
     let (page, placed) = if is_chosen {
-        (chosen(member, source, request, places)?, Vec::new())
-    } else if request.values && request.placed && !is_plain {
+        chosen(member, source, request, (places, names))?
+    } else if names {
         source.placed(places).ok_or_else(|| ends(member))?
     } else {
         let page = source.items(places, request.values);
@@ -174,13 +175,13 @@ pub(super) fn items(
 }
 
 /// A page of the keys that a new backend of a cell of another size will hold, at the places
-/// that it names.
+/// that it names: values, or where they stand, if it can read this memory (`names`).
 fn chosen(
     member: &Member,
     source: Copied<'_>,
     request: &v1::CopyItemsRequest,
-    places: Range<u64>,
-) -> Result<Page<Vec<u8>>, Status> {
+    (places, names): (Range<u64>, bool),
+) -> Result<(Page<Vec<u8>>, Vec<Placed>), Status> {
     let copies = member.store.config().shards.placement().copy_count();
     let count = request.of_backends;
     let is_cell = (copies..=BACKEND_COUNT_MAX).contains(&(count as usize));
@@ -200,10 +201,16 @@ fn chosen(
     // Many more are looked at than are told, and nobody waits for the end of a resize. One
     // that recovers, on the other hand, has lost what others have one copy fewer of.
     let source = Copied {
-        between: &background::leave_core,
+        between: &background::leave_core_after_part,
         ..source
     };
-    let page = source.items_at(&ranges, values, &is_wanted);
+    let page = match names {
+        true => source.placed_at(&ranges, &is_wanted),
+        false => {
+            let page = source.items_at(&ranges, values, &is_wanted);
+            page.map(|page| (page, Vec::new()))
+        }
+    };
     page.ok_or_else(|| ends(member))
 }
 

@@ -375,6 +375,9 @@ impl Trefoil for RpcService {
             .state
             .set_memory_limit(bytes)
             .map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let state = Arc::clone(&self.state);
+        let noted = tokio::task::spawn_blocking(move || state.note_memory_limit(bytes));
+        let _ = noted.await;
         Ok(Response::new(v1::SetMemoryLimitResponse {
             previous_bytes,
             resident_bytes: self.state.resident_bytes(),

@@ -68,6 +68,14 @@ pub trait BackendRegistry: ConfigStore {
     /// that is ending, not for one that lives.
     fn claim(&self, number: u32) -> Result<BackendLock, ConfigStoreError>;
 
+    /// The same for a process that the configuration in force makes the backend, in whose
+    /// place it holds what nobody else does: a store on other machines keeps it waiting no
+    /// longer than a moment. By the lock of its directory no other process there is the
+    /// backend; others learn of it when the store lets them.
+    fn claim_at_last(&self, number: u32) -> Result<BackendLock, ConfigStoreError> {
+        self.claim(number)
+    }
+
     /// The backends that somebody is, in order of number. One whose process was killed
     /// is named no longer than its lease, where there are leases.
     fn claimed(&self) -> Result<Vec<Claimed>, ConfigStoreError>;

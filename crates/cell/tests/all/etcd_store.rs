@@ -716,3 +716,85 @@ fn users_are_let_in_by_their_passwords() {
     store.compare_and_swap(id(2), &config(3)).unwrap();
     assert_eq!(waiter.join().unwrap().unwrap(), Some(config(3)));
 }
+
+/// Both sides' certificates are renewed, of another authority even, and etcd is started again.
+/// Before the last file is there, what stands there does not do.
+#[test]
+fn renewed_certificates_are_taken_while_it_runs() {
+    let home = tempfile::tempdir().unwrap();
+    let files = |authority: &Authority| {
+        let server = authority.files(home.path(), "server");
+        (server, authority.files(home.path(), "client"))
+    };
+    let (server, client) = files(&Authority::new());
+    let mut etcd = EtcdProcess::start(home.path(), Some(server)).unwrap();
+    let address: EtcdAddress = format!("etcd://{}/c", etcd.host()).parse().unwrap();
+    let store = EtcdStore::open(&address, &with_tls(&client, true)).unwrap();
+    store.compare_and_swap(None, &config(1)).unwrap();
+    let _lock = store.claim(0).unwrap();
+    let waiting = store.clone();
+    let waiter = std::thread::spawn(move || waiting.wait_for_change(id(1), PATIENCE));
+
+    etcd.kill();
+    let renewed = Authority::new();
+    files(&renewed);
+    // Half of it: a key of another certificate.
+    let key = std::fs::read(&client.key).unwrap();
+    std::fs::write(&client.key, KeyPair::generate().unwrap().serialize_pem()).unwrap();
+    etcd.run().unwrap();
+    std::thread::sleep(Duration::from_millis(1_500));
+    let error = store.load().unwrap_err();
+    assert!(error.is_outage(), "{error}");
+    std::fs::write(&client.key, key).unwrap();
+    let held = eventually(|| store.load().ok());
+    assert_eq!(held, Some(config(1)));
+    store.compare_and_swap(id(1), &config(2)).unwrap();
+    assert_eq!(waiter.join().unwrap().unwrap(), Some(config(2)));
+    // Its registration, too.
+    eventually(|| (store.claimed().ok()?.len() == 1).then_some(()));
+}
+
+#[test]
+fn another_password_is_taken_while_it_runs() {
+    let home = tempfile::tempdir().unwrap();
+    let mut etcd = EtcdProcess::start(home.path(), None).unwrap();
+    let ctl = |etcd: &EtcdProcess, line: &str| {
+        let words: Vec<&str> = line.split(' ').collect();
+        etcd.ctl(&words).unwrap();
+    };
+    for line in [
+        "user add root:master",
+        "role add root",
+        "user grant-role root root",
+        "user add cells:open-sesame",
+        "role add cells",
+        "role grant-permission cells --prefix=true readwrite c/",
+        "user grant-role cells cells",
+        "auth enable",
+    ] {
+        ctl(&etcd, line);
+    }
+    etcd.be("root:master");
+    let file = home.path().join("password");
+    std::fs::write(&file, "open-sesame\n").unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let address: EtcdAddress = format!("etcd://{}/c", etcd.host()).parse().unwrap();
+    let settings = EtcdSettings {
+        user: Some(("cells".to_owned(), file.clone())),
+        ..settings()
+    };
+    let store = EtcdStore::open(&address, &settings).unwrap();
+    store.compare_and_swap(None, &config(1)).unwrap();
+    for line in [
+        "user delete cells",
+        "user add cells:open-barley",
+        "user grant-role cells cells",
+    ] {
+        ctl(&etcd, line);
+    }
+    let error = store.load().unwrap_err().to_string();
+    assert!(error.contains("authentication failed"), "{error}");
+    std::fs::write(&file, "open-barley\n").unwrap();
+    assert_eq!(eventually(|| store.load().ok()), Some(config(1)));
+    store.compare_and_swap(id(1), &config(2)).unwrap();
+}

@@ -2,13 +2,17 @@
 //! writes between any two of its steps.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use trefoil_layout::data::DataEntry;
 use trefoil_layout::op::{Action, Mutation, Outcome, Rejection};
-use trefoil_layout::{KeyHasher, Placement, ShardMap, Version, epoch};
+use trefoil_layout::words::Words as _;
+use trefoil_layout::{KeyHash, KeyHasher, Placement, ShardMap, Version, epoch};
 use trefoil_recovery::mutants::{self, Mutant};
-use trefoil_recovery::{Asked, Copied, Gathering, Question, Reply, What, shard_states};
+use trefoil_recovery::{
+    Asked, Copied, Data, Gathering, Item, Page, Placed, Question, Reply, What, shard_states,
+};
 use trefoil_region::WordBuffer;
-use trefoil_store::{Access, Now, Regions, Store, StoreConfig};
+use trefoil_store::{Access, Now, PLACES, Regions, Store, StoreConfig};
 
 const NOW: Now = Now::at(1_700_000_000_000_000_000);
 const MEMORY: u64 = 16 << 20;
@@ -30,6 +34,22 @@ fn store(shards: ShardMap, incarnation: u64) -> Store {
         ..StoreConfig::default()
     };
     Store::new(config, Regions::heap(MEMORY)).unwrap()
+}
+
+/// A page with the values that it names, as who maps the memory reads them.
+fn read(old: &Store, (mut page, placed): (Page<Vec<u8>>, Vec<Placed>)) -> Page<Vec<u8>> {
+    let words = old.regions().data.words();
+    let entry = |placed: &Placed| {
+        let first = placed.pointer.offset() as usize / 8;
+        let words = (first..first + placed.pointer.len() / 8).map(|at| words.load(at));
+        words.flat_map(u64::to_le_bytes).collect()
+    };
+    page.items.extend(placed.iter().map(|placed| Item {
+        version: placed.version,
+        recency: placed.recency,
+        data: Data::Whole(entry(placed)),
+    }));
+    page
 }
 
 /// The cell that is, and a process that is to be a backend of the one to come.
@@ -132,7 +152,12 @@ impl Resize {
             } => {
                 let shard = self.new.config().shards.shard(local);
                 let is_wanted = |hash| Placement::new(3, NEW).first(hash) == shard;
-                let page = Copied::new(old, NOW, local).items_at(&ranges, values, &is_wanted);
+                let source = Copied::new(old, NOW, local);
+                // Every other time it reads the memory of who is asked.
+                if values && self.clock % 2 == 1 {
+                    return Reply::Items(read(old, source.placed_at(&ranges, &is_wanted).unwrap()));
+                }
+                let page = source.items_at(&ranges, values, &is_wanted);
                 Reply::Items(page.unwrap())
             }
         }
@@ -184,6 +209,53 @@ impl Resize {
         let wrong = known.find(|(key, value)| get(key) != **value);
         wrong.map(|(key, _)| key.clone())
     }
+}
+
+/// Page by page, of some places and keys: who reads the memory learns of what others are sent,
+/// long values included, and no more of it at once than is good for those who serve.
+#[test]
+fn what_is_named_is_what_would_be_sent() {
+    let mut resize = Resize::new(20_000);
+    for number in 0..24 {
+        assert!(resize.set(&format!("long {number}"), &[1; 70_000]));
+    }
+    let old = &resize.old[0];
+    let third = PLACES.end / 3;
+    let ranges = [0..third, third + 5..2 * third, 2 * third..PLACES.end];
+    let is_wanted = |hash: KeyHash| Placement::new(3, NEW).first(hash) == 0;
+    let told = |page: &dyn Fn(&[Range<u64>]) -> Page<Vec<u8>>| {
+        let (mut left, mut all, mut pages) = (ranges.to_vec(), BTreeMap::new(), 0);
+        while !left.is_empty() {
+            let page = page(&left);
+            pages += 1;
+            left.retain(|range| range.end > page.next);
+            if let Some(first) = left.first_mut() {
+                first.start = first.start.max(page.next);
+            }
+            let items = page.items.into_iter();
+            all.extend(items.map(|item| (item.version, (item.recency, item.data))));
+        }
+        (all, pages)
+    };
+    let source = Copied::new(old, NOW, 0);
+    let (sent, _) = told(&|left| source.items_at(left, true, &is_wanted).unwrap());
+    let (read, pages) = told(&|left| read(old, source.placed_at(left, &is_wanted).unwrap()));
+    assert!(sent.len() > 500, "{}", sent.len());
+    let is_long = |(_, data): &&(_, Data<Vec<u8>>)| matches!(data, Data::Long { .. });
+    assert!(sent.values().any(|item| is_long(&item)));
+    assert_eq!(sent.len(), read.len());
+    for (version, (recency, data)) in &sent {
+        let (named_recency, named) = &read[version];
+        assert_eq!(named_recency, recency, "{version:?}");
+        match (data, named) {
+            // What stands in memory ends with the granule.
+            (Data::Whole(data), Data::Whole(named)) => {
+                assert!(named.starts_with(data), "{version:?}");
+            }
+            _ => assert_eq!(named, data, "{version:?}"),
+        }
+    }
+    assert!(pages > 1);
 }
 
 #[test]

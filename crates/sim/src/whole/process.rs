@@ -58,7 +58,7 @@ pub(super) struct Process {
     /// The configuration that it serves.
     topology: RefCell<Arc<Topology>>,
     agreement: Agreement,
-    skew_ns: i64,
+    skew_ns: Cell<i64>,
     pub(super) lease_end_ns: Cell<u64>,
     rings: RefCell<Vec<Weak<Ring>>>,
     is_polling: Cell<bool>,
@@ -183,7 +183,7 @@ impl Process {
             config_id: Cell::new(config.config_id),
             topology: RefCell::new(Arc::clone(topology)),
             agreement,
-            skew_ns: net.skew(),
+            skew_ns: Cell::new(net.skew()),
             lease_end_ns: Cell::new(0),
             rings: RefCell::default(),
             is_polling: Cell::new(false),
@@ -223,7 +223,12 @@ impl Process {
 
     pub(super) fn now(&self, net: &Net) -> Now {
         let unix_ns = BEGIN_UNIX_NS + net.now_ns.get();
-        Now::at(unix_ns.saturating_add_signed(self.skew_ns))
+        Now::at(unix_ns.saturating_add_signed(self.skew_ns.get()))
+    }
+
+    /// From now on its time is at least that of one whose place it is to take.
+    pub(super) fn follow_time_of(&self, old: &Process) {
+        self.skew_ns.set(self.skew_ns.get().max(old.skew_ns.get()));
     }
 
     pub(super) fn renew(&self, net: &Net) {

@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use trefoil_backend::{ListenOptions, Listeners, ServerOptions};
-use trefoil_cell::{BackendRegistry, CellConfig, ConfigStoreError, RpcAddress};
+use trefoil_cell::{BackendRegistry, CellConfig, ConfigStoreError, LimitNote, RpcAddress};
 use trefoil_client::Served;
 use trefoil_tls::Tls;
 
@@ -35,6 +35,9 @@ pub(super) fn run(args: BackendArgs) -> Outcome {
     let home = Home::open(&args.dir, args.config_store.as_deref())?.on_several_hosts(spread)?;
     let (store, directory) = (home.registry(), home.directory());
     let takes_over = args.take_over || args.spare;
+    if takes_over || args.join {
+        trefoil_backend::oom::put_first();
+    }
     let settings = StoreSettings::from(&args.store);
     let to_be = match args.number {
         Some(number) => TakeOver {
@@ -68,6 +71,7 @@ pub(super) fn run(args: BackendArgs) -> Outcome {
     let own_socket = || directory.rpc_socket(number).map_err(Failure::of);
     let options = ServerOptions {
         memory_limit: to_be.memory,
+        limit_note: Some(LimitNote::in_directory(directory.directory())),
         partition_count: settings.partition_count,
         huge_pages: settings.huge_pages,
         repair: settings.repair,
@@ -81,22 +85,12 @@ pub(super) fn run(args: BackendArgs) -> Outcome {
         let Some(join) = resize::await_join()? else {
             return Ok(ExitCode::SUCCESS);
         };
-        let ending = options.ending.clone();
-        let claim = || {
-            let pause = |pause| ending.pause(pause);
-            let tell = |error: &ConfigStoreError| {
-                tracing::warn!(%error, "nothing is served before the configuration store is back");
-            };
-            // Those that it has copied from have gone.
-            let claim = || store.claim(number);
-            let lock = trefoil_cell::wait_out(claim, ConfigStoreError::is_outage, tell, pause)?;
-            let counted = || store.incarnations();
-            let counted =
-                trefoil_cell::wait_out(counted, ConfigStoreError::is_outage, tell, pause)?;
-            let begun = counted.get(&number).copied();
-            Ok((lock, begun.unwrap_or(1)))
+        let claim = || store.claim_at_last(number);
+        let begun = || {
+            let counted = store.incarnations()?;
+            Ok(counted.get(&number).copied().unwrap_or(1))
         };
-        return resize::run(options, &listen, join, claim);
+        return resize::run(options, &listen, join, (claim, begun));
     }
     if store.is_remote() {
         check_place(&home, number)?;

@@ -5,6 +5,7 @@ use crate::cell::order_error::OrderError;
 use crate::cell::orders::{Event, Order, Ordered};
 use crate::cell::program::{Begins, Program, Starter};
 use crate::cell::revival::Backend;
+use crate::cell::room::{self, Held};
 use crate::cell::spares::Spares;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -48,6 +49,8 @@ pub(super) struct Plan {
     steps: VecDeque<Step>,
     /// What the same order does if it is given again.
     again: &'static str,
+    /// Whether a backend moves even where there is no room for it twice.
+    without_room: bool,
     at: At,
 }
 
@@ -63,7 +66,7 @@ enum At {
     /// The cell is looked at before the next step.
     Health {
         since: Instant,
-        looks: Option<JoinHandle<Result<(), String>>>,
+        looks: Option<JoinHandle<Result<Held, String>>>,
         again: Instant,
     },
     /// A backend moves.
@@ -79,11 +82,18 @@ impl Plan {
             Order::Upgrade { .. } => UPGRADE_AGAIN,
             _ => "",
         };
+        let without_room = match order {
+            Order::Restart { without_room, .. }
+            | Order::Upgrade { without_room, .. }
+            | Order::Drain { without_room, .. } => without_room,
+            _ => false,
+        };
         match steps(order, ground).await {
             Ok(Steps::Moves(steps)) => Some(Plan {
                 events,
                 steps,
                 again,
+                without_room,
                 at: health(Instant::now()),
             }),
             Ok(Steps::Done(event)) => {
@@ -137,18 +147,21 @@ impl Plan {
                     return Ok(true);
                 }
                 let seen = look.await.unwrap_or_else(|error| Err(error.to_string()));
-                if let Err(why) = seen {
-                    if now.saturating_duration_since(*since) >= HEALTH_PATIENCE {
-                        let then = self.again;
-                        return Err(OrderError::NotWhole { why, then });
+                let held = match seen {
+                    Ok(held) => held,
+                    Err(why) => {
+                        if now.saturating_duration_since(*since) >= HEALTH_PATIENCE {
+                            let then = self.again;
+                            return Err(OrderError::NotWhole { why, then });
+                        }
+                        (*looks, *again) = (None, now + HEALTH_PAUSE);
+                        return Ok(true);
                     }
-                    (*looks, *again) = (None, now + HEALTH_PAUSE);
-                    return Ok(true);
-                }
+                };
                 if self.events.is_closed() {
                     return Err(OrderError::OrdererGone);
                 }
-                self.next(now, ground).await
+                self.next(now, &held, ground).await
             }
             At::Moves { step, since } => {
                 let backend = ground.backend_mut(step.number)?;
@@ -199,11 +212,19 @@ impl Plan {
         Ok(None)
     }
 
-    async fn next(&mut self, now: Instant, ground: &mut Ground<'_>) -> Result<bool, OrderError> {
+    async fn next(
+        &mut self,
+        now: Instant,
+        held: &Held,
+        ground: &mut Ground<'_>,
+    ) -> Result<bool, OrderError> {
         let Some(step) = self.next_here(ground).await? else {
             return Ok(false);
         };
         let number = step.number;
+        if !self.without_room {
+            room::check(held.get(&number).copied().unwrap_or(0))?;
+        }
         let child = match step.to_spare {
             true => {
                 ground
@@ -268,7 +289,7 @@ async fn steps(order: Order, ground: &mut Ground<'_>) -> Result<Steps, OrderErro
         is_named,
     };
     Ok(match order {
-        Order::Restart { backends } => {
+        Order::Restart { backends, .. } => {
             backends.iter().try_for_each(|number| check(*number))?;
             for number in &backends {
                 is_here(*number, ground).await?;
@@ -285,7 +306,7 @@ async fn steps(order: Order, ground: &mut Ground<'_>) -> Result<Steps, OrderErro
             }
             Steps::Moves(steps)
         }
-        Order::Upgrade { binary } => {
+        Order::Upgrade { binary, .. } => {
             let program = Program::open(&binary).await;
             let program = program.map_err(OrderError::BadProgram)?;
             let backends = ground.backends.iter();
@@ -297,7 +318,7 @@ async fn steps(order: Order, ground: &mut Ground<'_>) -> Result<Steps, OrderErro
                 .renew(&program, ground.starter, ground.memory)?;
             Steps::Moves(steps)
         }
-        Order::Drain { backend } => {
+        Order::Drain { backend, .. } => {
             check(backend)?;
             if ground.drained.contains(&backend) {
                 return Err(OrderError::DrainedBefore(backend));
@@ -346,14 +367,16 @@ async fn is_here(number: u32, ground: &Ground<'_>) -> Result<(), OrderError> {
     elsewhere(number, ground).await.map_or(Ok(()), Err)
 }
 
-/// Whether every backend is up and has all that it should have; else which is not.
-pub(super) fn look_at(address: String, tls: Option<Tls>) -> JoinHandle<Result<(), String>> {
+/// Whether every backend is up and has all that it should have, and how much each holds; else
+/// which is not.
+pub(super) fn look_at(address: String, tls: Option<Tls>) -> JoinHandle<Result<Held, String>> {
     tokio::task::spawn_blocking(move || {
         let cell = match tls {
             None => Cell::connect(&address),
             tls => Cell::connect_with(&address, tls),
         };
         let cell = cell.map_err(|error| error.to_string())?;
+        let mut held = Held::new();
         for answer in cell.stats() {
             let number = answer.number;
             let stats = answer
@@ -365,7 +388,9 @@ pub(super) fn look_at(address: String, tls: Option<Tls>) -> JoinHandle<Result<()
             if recovery.is_some_and(|recovery| !recovery.done) {
                 return Err(format!("backend {number} has not recovered yet"));
             }
+            let process = stats.process.unwrap_or_default();
+            held.insert(number, process.resident_bytes);
         }
-        Ok(())
+        Ok(held)
     })
 }

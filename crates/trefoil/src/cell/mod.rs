@@ -16,6 +16,7 @@ mod rehearsal;
 mod resize;
 mod restore;
 mod revival;
+mod room;
 mod spare;
 mod spares;
 mod spread;
@@ -50,22 +51,41 @@ pub(crate) fn run(command: CellCommand) -> Outcome {
         CellCommand::Restart {
             backends,
             address,
+            without_room,
             json,
-        } => orders::give(&address, &Order::Restart { backends }, json),
+        } => {
+            let order = Order::Restart {
+                backends,
+                without_room,
+            };
+            orders::give(&address, &order, json)
+        }
         CellCommand::Upgrade {
             binary,
             address,
+            without_room,
             json,
         } => {
             // `cell up` may run in another directory.
             let binary = std::path::absolute(&binary).map_err(Failure::of)?;
-            orders::give(&address, &Order::Upgrade { binary }, json)
+            let order = Order::Upgrade {
+                binary,
+                without_room,
+            };
+            orders::give(&address, &order, json)
         }
         CellCommand::Drain {
             backend,
             address,
+            without_room,
             json,
-        } => orders::give(&address, &Order::Drain { backend }, json),
+        } => {
+            let order = Order::Drain {
+                backend,
+                without_room,
+            };
+            orders::give(&address, &order, json)
+        }
         CellCommand::Undrain {
             backend,
             address,

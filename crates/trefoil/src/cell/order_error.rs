@@ -26,6 +26,7 @@ pub(super) enum Code {
     Internal,
     NewProcessLost,
     NoResize,
+    NoRoom,
     NoSpare,
     NoSuchBackend,
     NotDrained,
@@ -82,6 +83,16 @@ pub(super) enum OrderError {
     NoDirectory(String),
     #[error("`cell up` has ended before it was done")]
     CellUpEnded,
+
+    #[error(
+        "the new processes would hold {needed}, and {of} has {left} left: the kernel would end one of the cell's. Free some memory, or lower the cell's limit (`trefoil cell memory`), then give the order again; --without-room begins all the same"
+    )]
+    NoRoom {
+        needed: String,
+        left: String,
+        /// The host, or a control group.
+        of: String,
+    },
 
     // Of backends that move.
     #[error("there is no backend {number}: the cell has 0 to {last}")]
@@ -267,6 +278,7 @@ impl OrderError {
             | OrderError::ProcessUnknown(_)
             | OrderError::ProcessEnded(_) => Code::BackendDown,
             OrderError::NoResize => Code::NoResize,
+            OrderError::NoRoom { .. } => Code::NoRoom,
             OrderError::PausesAlready => Code::AlreadyPaused,
             OrderError::DoesNotPause => Code::NotPaused,
             OrderError::IsBeingGivenUp => Code::AlreadyAborted,

@@ -27,14 +27,21 @@ pub(super) enum Order {
     Restart {
         /// Which; all if none is named.
         backends: Vec<u32>,
+        /// Even where there is no room for it. A `cell up` of the release before never asks.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        without_room: bool,
     },
     /// Each backend moves to a process of this program, unless it is one.
     Upgrade {
         binary: PathBuf,
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        without_room: bool,
     },
     /// The backend moves to a spare.
     Drain {
         backend: u32,
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        without_room: bool,
     },
     /// The place of a drained one is a spare again.
     Undrain {
@@ -43,6 +50,8 @@ pub(super) enum Order {
     /// The cell gets another number of backends.
     Resize {
         backends: u32,
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        without_room: bool,
     },
     /// The resize that is under way.
     ResizePause,
@@ -54,7 +63,10 @@ impl Order {
     /// What the command wants.
     pub(super) fn of_resize(args: &ResizeArgs) -> Result<Order, Failure> {
         match (args.backends, args.pause, args.go_on, args.abort) {
-            (Some(backends), ..) => Ok(Order::Resize { backends }),
+            (Some(backends), ..) => Ok(Order::Resize {
+                backends,
+                without_room: args.without_room,
+            }),
             (None, true, ..) => Ok(Order::ResizePause),
             (None, _, true, _) => Ok(Order::ResizeContinue),
             (None, .., true) => Ok(Order::ResizeAbort),

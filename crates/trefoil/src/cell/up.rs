@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::process::Child;
 use tokio::signal::unix::{SignalKind, signal};
-use trefoil_cell::{CellConfig, CorpusDigester, CorpusId, Mode};
+use trefoil_cell::{CellConfig, CorpusDigester, CorpusId, LimitNote, Mode};
 use trefoil_layout::{KeyHasher, Version};
 
 pub(crate) const MODE_DEFAULT: &str = "R=3.2";
@@ -287,6 +287,9 @@ async fn supervise(
     let mut child_ended = signal(SignalKind::child()).map_err(Failure::of)?;
     let program = Program::this()?;
     let first_memory = StoreSettings::from(&args.store).memory;
+    let limit_note = LimitNote::in_directory(starter.home.directory().directory());
+    // What was set under the one before.
+    limit_note.forget();
     // All at once: each waits out its predecessor's lease.
     let mut backends = Vec::new();
     for number in numbers {
@@ -328,7 +331,8 @@ async fn supervise(
             let sockets = starter.home.sockets_here().map_err(Failure::of)?;
             MemoryLimit::of(sockets, first_memory)
         }
-    };
+    }
+    .with_note(limit_note);
     let revival = Revival::new(args, &starter.home, config);
     let mut drained = BTreeSet::new();
     let mut plan: Option<Plan> = None;

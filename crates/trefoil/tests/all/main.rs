@@ -6,6 +6,7 @@ mod assigner;
 #[cfg(feature = "bench")]
 mod bench;
 mod certs;
+mod clock_back;
 mod commands;
 mod controller;
 mod dashboards;
@@ -28,6 +29,7 @@ mod hot_keys;
 )))]
 mod left_out;
 mod maintenance;
+mod no_return;
 mod packaging;
 #[cfg(feature = "queue")]
 mod queue;

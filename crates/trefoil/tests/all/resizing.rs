@@ -312,6 +312,54 @@ fn joiners(cell: &Cell) -> Vec<u32> {
     found
 }
 
+fn oom_score_adj(pid: u32) -> String {
+    let value = std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj"));
+    value.unwrap().trim().to_owned()
+}
+
+/// Of those that serve and those that are to, the kernel ends the latter when memory runs out;
+/// until they serve.
+#[test]
+fn who_does_not_serve_yet_is_the_first_to_go() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = [
+        "--mode",
+        "R=1",
+        "--backends",
+        "2",
+        "--memory",
+        "64MiB",
+        "--spares",
+        "1",
+    ];
+    let cell = Cell::up(dir.path(), &args);
+    let usual = oom_score_adj(cell.pids[0]);
+    let mut resizing = Resizing::begin(&cell, "3");
+    resizing.await_phase("copying");
+    steps(&cell, &["cell", "resize", "--pause"]);
+    resizing.await_phase("paused");
+    let joiners = joiners(&cell);
+    assert_eq!(joiners.len(), 3);
+    for joiner in &joiners {
+        await_that("it has put itself first", || {
+            oom_score_adj(*joiner) == "500"
+        });
+    }
+    steps(&cell, &["cell", "resize", "--continue"]);
+    assert_eq!(resizing.end().0, Some(0));
+    let serve = |cell: &Cell| {
+        for pid in pids(cell) {
+            assert_eq!(oom_score_adj(pid as u32), usual);
+        }
+    };
+    serve(&cell);
+    // A spare, and a process in the place of another.
+    steps(&cell, &["cell", "drain", "1"]);
+    steps(&cell, &["cell", "restart", "0"]);
+    serve(&cell);
+    assert_eq!(cell.stop(), 0);
+}
+
 #[test]
 fn who_dies_before_the_change_leaves_the_cell_as_it_was() {
     let dir = tempfile::tempdir().unwrap();
@@ -475,6 +523,54 @@ fn what_was_set_by_command_holds_in_the_cell_of_the_new_size() {
         }
     }
     assert_eq!(cell.stop(), 0);
+}
+
+/// Where nobody else is left who was told, too.
+#[test]
+fn what_was_set_by_command_holds_after_a_death() {
+    for (mode, backends) in [("R=1", 1), ("R=3.2", 3)] {
+        let dir = tempfile::tempdir().unwrap();
+        let backends = backends.to_string();
+        let args = ["--mode", mode, "--backends", &backends, "--memory", "64MiB"];
+        let cell = Cell::up(dir.path(), &[&args[..], &["--restart", "always"]].concat());
+        let limits = |cell: &Cell| {
+            // With the only backend dead it fails.
+            let said = cell.run(&["cell", "status", "--json"]).stdout;
+            let status: serde_json::Value = serde_json::from_slice(&said).unwrap_or_default();
+            let backends = status["backends"].as_array().cloned().unwrap_or_default();
+            let of = |b: &serde_json::Value| (b["pid"].as_u64(), b["memory_limit_bytes"].as_u64());
+            let mut limits: Vec<_> = backends.iter().map(of).collect();
+            limits.resize(usize::max(limits.len(), 1), (None, None));
+            limits
+        };
+        for limit in ["160MiB", "96MiB"] {
+            let changed = cell.run(&["cell", "memory", "--limit", limit]);
+            assert!(changed.status.success(), "{changed:?}");
+            let before = limits(&cell)[0].0;
+            kill(before.unwrap() as u32, "KILL");
+            let expected: bytesize::ByteSize = limit.parse().unwrap();
+            await_that("it is there again, with that limit", || {
+                let (pid, found) = limits(&cell)[0];
+                let is_new = pid.is_some() && pid != before;
+                assert!(!is_new || found == Some(expected.as_u64()), "{found:?}");
+                is_new
+            });
+            await_that("the cell is whole", || {
+                let status = cell.status();
+                let mut backends = status["backends"].as_array().unwrap().iter();
+                backends.all(|b| b["state"] == "up")
+            });
+        }
+        // By the settings, which say the same as before: nothing changes.
+        kill(cell.pid(), "HUP");
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(limits(&cell).iter().all(|of| of.1 == Some(96 << 20)));
+        assert_eq!(cell.stop(), 0);
+        // Anew, the settings count.
+        let cell = Cell::up(dir.path(), &args);
+        assert!(limits(&cell).iter().all(|of| of.1 == Some(64 << 20)));
+        assert_eq!(cell.stop(), 0);
+    }
 }
 
 /// Whoever changes a cell, by hand.

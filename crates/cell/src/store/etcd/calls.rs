@@ -99,8 +99,14 @@ impl Calls {
         address: &EtcdAddress,
         settings: &EtcdSettings,
     ) -> Result<Self, ConfigStoreError> {
-        let options = settings.options(address)?;
-        let client = EtcdClient::new(&options).map_err(|error| ConfigStoreError::Refused {
+        settings.options(address)?;
+        let (of, at) = (settings.clone(), address.clone());
+        let read = move || {
+            let options = of.options(&at);
+            options.map_err(|error| EtcdError::Settings(error.to_string()))
+        };
+        let client = EtcdClient::new(settings.files(), read);
+        let client = client.map_err(|error| ConfigStoreError::Refused {
             address: address.to_string(),
             reason: error.to_string(),
         })?;
@@ -141,6 +147,10 @@ impl Calls {
                     reason: format!("etcd cannot be reached: {reason}{hint}"),
                 }
             }
+            EtcdError::Exhausted(_) => ConfigStoreError::Unavailable {
+                address,
+                reason: error.to_string(),
+            },
             EtcdError::Refused(_) => ConfigStoreError::Refused {
                 address,
                 reason: format!(

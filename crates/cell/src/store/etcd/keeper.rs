@@ -21,6 +21,9 @@ const EXTENSIONS: u32 = 3;
 /// How long somebody else's lease is waited for after it should have ended.
 const GRACE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(200);
+/// How long who serves in any case waits for its registration at first, so that who looks
+/// then finds it.
+const AT_LAST: Duration = Duration::from_millis(500);
 /// How long the end of a registration may take; its lease ends it anyway.
 const FAREWELL: Duration = Duration::from_millis(500);
 
@@ -193,21 +196,7 @@ pub(super) async fn register(
     (place, given): (Place, Option<Given>),
     lease: Duration,
 ) -> Result<Kept, ConfigStoreError> {
-    let mut kept = Kept {
-        number,
-        key: format!("{}{number}", prefix(&calls)),
-        record: Record {
-            process: std::process::id(),
-            place,
-            name: name_of_change(),
-            boot: boot(),
-            layout: Some(LAYOUT_VERSION.into()),
-        },
-        given,
-        usurper: Usurper::default(),
-        lease,
-        id: 0,
-    };
+    let mut kept = Kept::new(&calls, number, (place, given), lease);
     let deadline = Instant::now() + lease + GRACE;
     loop {
         let error = match kept.try_register(&calls).await {
@@ -228,7 +217,45 @@ pub(super) async fn register(
     }
 }
 
+/// Registers this process as backend `number` if that takes no longer than a moment; else
+/// whoever keeps the registration does it when it can. For a process whose lock and whose
+/// order to begin say that it is the backend.
+pub(super) async fn register_at_last(
+    calls: Arc<Calls>,
+    number: u32,
+    place: (Place, Option<Given>),
+    lease: Duration,
+) -> Kept {
+    let mut kept = Kept::new(&calls, number, place, lease);
+    // Cut off, it may have registered: it is found to be of the same place.
+    let _ = timeout(AT_LAST, kept.try_register(&calls)).await;
+    kept
+}
+
 impl Kept {
+    fn new(
+        calls: &Calls,
+        number: u32,
+        (place, given): (Place, Option<Given>),
+        lease: Duration,
+    ) -> Self {
+        Kept {
+            number,
+            key: format!("{}{number}", prefix(calls)),
+            record: Record {
+                process: std::process::id(),
+                place,
+                name: name_of_change(),
+                boot: boot(),
+                layout: Some(LAYOUT_VERSION.into()),
+            },
+            given,
+            usurper: Usurper::default(),
+            lease,
+            id: 0,
+        }
+    }
+
     /// Registers, unless another one lives: that one, then.
     async fn try_register(&mut self, calls: &Calls) -> Result<Option<Other>, ConfigStoreError> {
         let found = calls.client.get(&self.key).await;
@@ -288,6 +315,9 @@ impl Kept {
 
     /// Whether it still stands, after its lease was extended.
     async fn extend(&self, calls: &Calls) -> Result<bool, ConfigStoreError> {
+        if self.id == 0 {
+            return Ok(false);
+        }
         let extended = calls.client.keep_alive(self.id).await;
         if !extended.map_err(|error| calls.translate(error))? {
             return Ok(false);
@@ -306,7 +336,11 @@ impl Kept {
     async fn keep(mut self, calls: Arc<Calls>) {
         let mut trouble: Option<Instant> = None;
         loop {
-            sleep(self.lease / EXTENSIONS).await;
+            match self.id {
+                // It does not stand yet.
+                0 => sleep(PAUSE).await,
+                _ => sleep(self.lease / EXTENSIONS).await,
+            }
             let kept = match self.extend(&calls).await {
                 Ok(true) => Ok(None),
                 Ok(false) => self.try_register(&calls).await,

@@ -68,6 +68,13 @@ pub struct EtcdStore {
     lease: Duration,
 }
 
+/// What a process is as a backend whose sockets are in a directory.
+struct Own {
+    local: Option<BackendLock>,
+    witness: Option<witness::Witness>,
+    place: (keeper::Place, Option<keeper::Given>),
+}
+
 impl EtcdStore {
     /// Prepares to ask etcd; connects when it is first asked.
     pub fn open(address: &EtcdAddress, settings: &EtcdSettings) -> Result<Self, ConfigStoreError> {
@@ -174,6 +181,16 @@ impl EtcdStore {
         let (calls, lease) = (Arc::clone(&self.calls), self.lease);
         let kept =
             self.wait(async move { keeper::register(calls, number, place, lease).await })??;
+        Ok(self.keep(number, kept, witness, local))
+    }
+
+    fn keep(
+        &self,
+        number: u32,
+        kept: keeper::Kept,
+        witness: Option<witness::Witness>,
+        local: Option<BackendLock>,
+    ) -> BackendLock {
         let registration = keeper::Registration::new(
             Arc::clone(&self.calls),
             Arc::clone(&self.runtime),
@@ -181,7 +198,25 @@ impl EtcdStore {
             witness,
             local,
         );
-        Ok(BackendLock::new(number, registration))
+        BackendLock::new(number, registration)
+    }
+
+    /// The lock of the directory on backend `number`, and what is to be registered.
+    fn place_of(&self, number: u32) -> Result<Own, ConfigStoreError> {
+        let directory = self.directory.as_ref();
+        let local = directory.map(|directory| directory.lock_backend(number));
+        let local = local.transpose()?;
+        let place = keeper::Place::of(directory, number)?;
+        let witness = directory.map(|directory| witness::Witness::of(directory, number));
+        let given = self.here.get(&number).map(|backend| keeper::Given {
+            addresses: backend.addresses.clone(),
+            place: backend.place.clone(),
+        });
+        Ok(Own {
+            local,
+            witness,
+            place: (place, given),
+        })
     }
 
     /// Has this store take `config` for the newest, whatever was seen before: for those
@@ -231,20 +266,15 @@ impl ConfigStore for EtcdStore {
 
 impl BackendRegistry for EtcdStore {
     fn claim(&self, number: u32) -> Result<BackendLock, ConfigStoreError> {
-        let local = match &self.directory {
-            Some(directory) => Some(directory.lock_backend(number)?),
-            None => None,
-        };
-        let place = keeper::Place::of(self.directory.as_ref(), number)?;
-        let witness = self
-            .directory
-            .as_ref()
-            .map(|directory| witness::Witness::of(directory, number));
-        let given = self.here.get(&number).map(|backend| keeper::Given {
-            addresses: backend.addresses.clone(),
-            place: backend.place.clone(),
-        });
-        self.register(number, (place, given), witness, local)
+        let own = self.place_of(number)?;
+        self.register(number, own.place, own.witness, own.local)
+    }
+
+    fn claim_at_last(&self, number: u32) -> Result<BackendLock, ConfigStoreError> {
+        let own = self.place_of(number)?;
+        let (calls, lease) = (Arc::clone(&self.calls), self.lease);
+        let kept = self.wait(keeper::register_at_last(calls, number, own.place, lease))?;
+        Ok(self.keep(number, kept, own.witness, own.local))
     }
 
     fn claimed(&self) -> Result<Vec<Claimed>, ConfigStoreError> {

@@ -98,6 +98,18 @@ impl EtcdSettings {
         })
     }
 
+    /// Files whose content counts: when one changes, it is read again.
+    pub(super) fn files(&self) -> Vec<PathBuf> {
+        let tls = self.tls.iter();
+        let tls = tls.flat_map(|tls| {
+            let identity = tls.identity.iter();
+            let identity = identity.flat_map(|(certificate, key)| [certificate, key]);
+            std::iter::once(&tls.authority).chain(identity)
+        });
+        let password = self.user.iter().map(|(_, file)| file);
+        tls.chain(password).cloned().collect()
+    }
+
     /// What may be missing where etcd closes a connection without a word.
     pub(super) fn hint(&self) -> &'static str {
         match &self.tls {

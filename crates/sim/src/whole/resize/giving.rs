@@ -180,7 +180,10 @@ impl Process {
                 let is_it = matches!(found, Found::Present { version: v, .. } if v == *version);
                 Some(Reply::Long(is_it.then(|| bytes.bytes().to_vec())))
             }
-            Wanted::Question(Question::Begin) => self.begin_giving(net, ask.resize(), taker),
+            Wanted::Question(Question::Begin) => {
+                ask.taker().follow_time_of(self);
+                self.begin_giving(net, ask.resize(), taker)
+            }
             Wanted::Question(Question::Changes) => {
                 let mut part = self.part.borrow_mut();
                 let part = part.as_mut().filter(|part| part.resize == ask.resize())?;

@@ -121,7 +121,10 @@ pub(in crate::cell) fn run(
     options: ServerOptions,
     listen: &ListenOptions,
     join: Join,
-    claim: impl FnOnce() -> Result<(BackendLock, u32), ConfigStoreError>,
+    place: (
+        impl Fn() -> Result<BackendLock, ConfigStoreError>,
+        impl Fn() -> Result<u32, ConfigStoreError>,
+    ),
 ) -> Outcome {
     let (orders_to, orders) = mpsc::unbounded_channel();
     std::thread::spawn(move || {
@@ -150,7 +153,7 @@ pub(in crate::cell) fn run(
         events,
     };
     let serves = serde_json::to_string(&Said::Serves).map_err(Failure::of)?;
-    let outcome = crate::serve::gather(options, listen, gather, claim, &serves);
+    let outcome = crate::serve::gather(options, listen, gather, place, &serves);
     let _ = teller.join();
     if let Err(failure) = &outcome {
         say(&Said::Failed {

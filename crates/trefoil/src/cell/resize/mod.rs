@@ -21,6 +21,7 @@ use crate::cell::maintenance::look_at;
 use crate::cell::order_error::OrderError;
 use crate::cell::orders::Event;
 use crate::cell::program::{Begins, Program, Starter};
+use crate::cell::room::{self, Held};
 use givers::{Frozen, Givers};
 use join::{Progress, Said, Word};
 use std::sync::Arc;
@@ -118,7 +119,7 @@ struct Ground<'g> {
 impl Resize {
     /// Begins; an error says why not.
     fn begin(
-        backends: u32,
+        (backends, without_room): (u32, bool),
         events: mpsc::Sender<Event>,
         ground: &Ground<'_>,
     ) -> Result<Resize, OrderError> {
@@ -127,6 +128,7 @@ impl Resize {
         let (control, told) = watch::channel(Control::Runs);
         let work = Work {
             backends,
+            without_room,
             home: ground.starter.home.clone(),
             starter: Arc::clone(ground.starter),
             address: ground.address.to_owned(),
@@ -305,6 +307,8 @@ type Heard = (u32, Option<Said>);
 
 struct Work {
     backends: u32,
+    /// Even where there is no room for both cells.
+    without_room: bool,
     home: Home,
     starter: Arc<Starter>,
     address: String,
@@ -325,7 +329,11 @@ enum Attempt {
 
 impl Work {
     async fn run(mut self) -> Result<Vec<Newcomer>, OrderError> {
-        self.await_whole().await?;
+        let held = self.await_whole().await?;
+        if !self.without_room {
+            let most = self.memory.saturating_mul(self.backends.into());
+            room::check(held.values().sum::<u64>().min(most))?;
+        }
         let config = self.load().await?;
         if config.backends.len() != self.programs.len() {
             return Err(OrderError::OtherBackends);
@@ -341,12 +349,12 @@ impl Work {
     }
 
     /// A cell that is not whole is left as it is.
-    async fn await_whole(&mut self) -> Result<(), OrderError> {
+    async fn await_whole(&mut self) -> Result<Held, OrderError> {
         let begin = Instant::now();
         loop {
             let seen = look_at(self.address.clone(), None).await;
             match seen.unwrap_or_else(|error| Err(error.to_string())) {
-                Ok(()) => return Ok(()),
+                Ok(held) => return Ok(held),
                 Err(why) if begin.elapsed() >= HEALTH_PATIENCE => {
                     return Err(OrderError::NotWhole { why, then: "" });
                 }

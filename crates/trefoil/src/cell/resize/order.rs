@@ -36,7 +36,13 @@ pub(in crate::cell) async fn take(
     let (order, events) = ordered?;
     let answer = match (order, resizing.as_mut()) {
         (Order::Resize { .. }, None) if is_moving => Some(Err(OrderError::Busy)),
-        (Order::Resize { backends }, None) => match begin(backends, events.clone(), ground) {
+        (
+            Order::Resize {
+                backends,
+                without_room,
+            },
+            None,
+        ) => match begin((backends, without_room), events.clone(), ground) {
             Ok(resize) => {
                 *resizing = Some(Resizing {
                     resize,
@@ -69,7 +75,7 @@ pub(in crate::cell) async fn take(
 }
 
 fn begin(
-    backends: u32,
+    (backends, without_room): (u32, bool),
     events: mpsc::Sender<Event>,
     ground: &maintenance::Ground<'_>,
 ) -> Result<Resize, OrderError> {
@@ -85,7 +91,7 @@ fn begin(
         programs: programs.cloned().collect(),
         backends_max: BACKEND_COUNT_MAX,
     };
-    Resize::begin(backends, events, &of)
+    Resize::begin((backends, without_room), events, &of)
 }
 
 /// Waits for the end of the resize, if there is one, and tells of it; the backends that
