@@ -16,7 +16,6 @@ import dataclasses
 import json
 import pathlib
 import re
-import shlex
 import subprocess
 import sys
 import time
@@ -34,12 +33,9 @@ FIRST = [
     "crates/trefoil test all bench",
     "crates/trefoil test all failures",
     "crates/trefoil test all etcd",
-    "ordered queue over RDMA",
 ]
 # A bound for what hangs.
 SUITE_S_MAX = 600
-# Ignored tests that need RDMA devices, by their program: they are run in a virtual machine.
-RDMA = {"crates/ordered-verbs test all": ""}
 # Commands that servers do not need, and their tests.
 FEATURES = ["--features", "trefoil/full"]
 
@@ -74,7 +70,6 @@ def programs(profile):
     command = ["cargo", "test", "--profile", profile, "--workspace", *FEATURES, "--lib", "--bins", "--tests"]
     command += ["--locked", "--no-run", "--message-format", "json-render-diagnostics"]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True)
-    over_rdma = []
     for line in done.stdout.splitlines():
         message = json.loads(line)
         if message["reason"] == "compiler-artifact" and message["profile"]["test"] and message["executable"]:
@@ -87,21 +82,10 @@ def programs(profile):
             if crate == "trefoil":
                 again += " --features full"
             name = f"{folder.relative_to(ROOT)} {kind} {target['name']}"
-            if name in RDMA:
-                over_rdma.append([message["executable"], "--ignored", "--show-output", RDMA[name]])
             if kind == "test":
                 yield from modules(name, message["executable"], folder, again)
             else:
                 yield Suite(name, [message["executable"], "--show-output"], folder, again)
-    yield in_a_machine(over_rdma)
-
-
-def in_a_machine(commands):
-    """Programs that need RDMA devices, in one virtual machine, one after the other."""
-    script = str(ROOT / "scripts/rdma-vm.sh")
-    all_of_them = " && ".join(shlex.join(command) for command in commands)
-    command = [script, "--or-skip", "--timeout", str(SUITE_S_MAX - 60), "--", "sh", "-c", all_of_them]
-    return Suite("ordered queue over RDMA, in a virtual machine", command, ROOT, shlex.join(command))
 
 
 def modules(name, program, folder, again):
