@@ -69,7 +69,7 @@ impl Lead {
         if seen > most {
             most = self.0.fetch_max(seen, Ordering::Relaxed).max(seen);
         }
-        let unix_ns = most + passed;
+        let unix_ns = most.saturating_add(passed);
         Now {
             unix_ns,
             set_back_ns: unix_ns.saturating_sub(wall),

@@ -8,23 +8,25 @@
 use std::sync::{Mutex, PoisonError};
 
 const FILE: &str = "/proc/self/oom_score_adj";
-/// As good as half of the host's memory more: before any process that serves.
-const FIRST: i32 = 500;
+/// As good as half of the host's memory more than those that serve, which were started with the
+/// same value.
+const AHEAD: i32 = 500;
+/// The highest value. Where processes are started with it, nobody can be put first.
+const MOST: i32 = 1000;
 
 /// What it was, of a process that has put itself first.
 static FORMER: Mutex<Option<i32>> = Mutex::new(None);
 
-/// From now on the kernel ends this process before any that serves. One that it would end
-/// sooner yet stays as it is.
+/// From now on the kernel ends this process before those that serve.
 pub fn put_first() {
     let mut former = FORMER.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(now) = read().filter(|now| *now < FIRST && former.is_none()) else {
+    let Some(now) = read().filter(|now| *now < MOST && former.is_none()) else {
         return;
     };
-    match std::fs::write(FILE, FIRST.to_string()) {
+    match std::fs::write(FILE, MOST.min(now + AHEAD).to_string()) {
         Ok(()) => *former = Some(now),
         Err(error) => {
-            tracing::debug!(%error, "if memory runs out, the kernel may end a backend that serves before this process");
+            tracing::warn!(%error, "if memory runs out, the kernel may end a backend that serves before this process");
         }
     }
 }

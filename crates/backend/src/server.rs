@@ -22,7 +22,7 @@ use crate::lending::Lending;
 use crate::listen::{ListenError, ListenOptions, Listeners};
 use crate::local::LocalStore;
 use crate::member::Member;
-use crate::memory::MemoryBound;
+use crate::memory::{MemoryBound, MemoryError};
 use crate::oom;
 use crate::options::{FabricOptions, ServerOptions, partitions_for};
 use crate::pace::CopyPace;
@@ -42,7 +42,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::sync::{Notify, watch};
-use trefoil_cell::{BackendLock, CellConfig, ConfigStoreError, Incarnations, Mode, TokenFile};
+use trefoil_cell::{
+    BackendLock, CellConfig, ConfigStoreError, Incarnations, LimitNote, Mode, TokenFile,
+};
 use trefoil_fabric::Service as FabricService;
 use trefoil_fabric::shm::{Export, Target, TargetError, TargetOptions, UserPolicy, successor_path};
 use trefoil_layout::limits::PARTITION_COUNT_MAX;
@@ -331,7 +333,22 @@ impl Running {
         let baseline = Resident::now().total();
         let count = options.members.len();
         let usual = usual_baseline();
-        let bound = MemoryBound::new(options.memory_limit, plan.limit_max, baseline, usual, count)?;
+        let bound = |limit| MemoryBound::new(limit, plan.limit_max, baseline, usual, count);
+        let bound = match bound(options.memory_limit) {
+            // What others were given last, by command: this program needs more for itself.
+            Err(MemoryError::TooSmall { needed, .. })
+                if options.limit_note.as_ref().and_then(LimitNote::read)
+                    == Some(options.memory_limit) =>
+            {
+                tracing::warn!(
+                    limit = options.memory_limit,
+                    needed,
+                    "the limit that was set last is too small for this process: it has what it needs"
+                );
+                bound(needed)?
+            }
+            bound => bound?,
+        };
         let incarnation = rand::random::<u64>() | 1;
         let stop = Arc::<Stop>::default();
         let behind = Arc::new(Behind::new(Arc::clone(&stop)));

@@ -239,7 +239,9 @@ impl<D: AsRef<[u8]>> Gathering<D> {
             true => UNDER_WAY_LAST_MAX,
             false => UNDER_WAY_MAX,
         };
-        if self.under_way.len() >= most {
+        // A step is asked of all at once, beyond what else may be under way: whoever drives this
+        // gives it the first answers when all have come, and judges them by the time they tell.
+        if self.steps.is_empty() && self.under_way.len() >= most {
             return None;
         }
         let (what, asked) = self.next()?;

@@ -14,8 +14,8 @@ const ENTRIES_LEN: usize = 512 << 10;
 const CHOSEN_LEN: usize = 128 << 10;
 /// The same of entries that are chosen and named ([`Copied::placed_at`]).
 const CHOSEN_PLACED_LEN: usize = 256 << 10;
-/// The same of entries that are only named ([`Copied::placed`]): nothing of them is copied, but as
-/// many as these should stand there still when they are read.
+/// The same of entries that are only named ([`Copied::placed`]): nothing of them is copied,
+/// but as many as these should stand there still when they are read.
 pub const PLACED_LEN: usize = 1 << 20;
 /// What a short entry takes of it: its name is that long, about.
 const PLACED_ENTRY_LEN: usize = 128;
@@ -101,6 +101,9 @@ pub fn standing(store: &Store, shard: usize, raise_to: u32) -> Option<Standing> 
     })
 }
 
+/// A page, and what it only names.
+type Named = (Page<Vec<u8>>, Vec<Placed>);
+
 /// What a range takes of a page's room, however little stands there.
 const RANGE_ROOM: usize = 512;
 /// What a key takes of a page's room that is not wanted: it was looked at all the same.
@@ -167,7 +170,7 @@ impl<'a> Copied<'a> {
         self,
         ranges: &[Range<u64>],
         is_wanted: &dyn Fn(KeyHash) -> bool,
-    ) -> Option<(Page<Vec<u8>>, Vec<Placed>)> {
+    ) -> Option<Named> {
         self.at(ranges, CHOSEN_PLACED_LEN, &|range| {
             self.wanted_placed(range, CHOSEN_PLACED_LEN, is_wanted)
         })
@@ -178,8 +181,8 @@ impl<'a> Copied<'a> {
         self,
         ranges: &[Range<u64>],
         room: usize,
-        page: &dyn Fn(Range<u64>) -> Option<(Page<Vec<u8>>, Vec<Placed>)>,
-    ) -> Option<(Page<Vec<u8>>, Vec<Placed>)> {
+        page: &dyn Fn(Range<u64>) -> Option<Named>,
+    ) -> Option<Named> {
         let mut whole: Option<Page<Vec<u8>>> = None;
         let mut all_placed = Vec::new();
         let (mut len, mut looked) = (0, 0);
@@ -244,7 +247,7 @@ impl<'a> Copied<'a> {
 
     /// [`items`](Self::items) for one who can read the replica's memory: where values stand.
     /// Only long ones are items of the page.
-    pub fn placed(self, places: Range<u64>) -> Option<(Page<Vec<u8>>, Vec<Placed>)> {
+    pub fn placed(self, places: Range<u64>) -> Option<Named> {
         self.wanted_placed(places, PLACED_LEN, &|_| true)
     }
 
@@ -253,7 +256,7 @@ impl<'a> Copied<'a> {
         places: Range<u64>,
         room: usize,
         is_wanted: &dyn Fn(KeyHash) -> bool,
-    ) -> Option<(Page<Vec<u8>>, Vec<Placed>)> {
+    ) -> Option<Named> {
         let (mut items, mut placed) = (Vec::new(), Vec::new());
         let (next, epoch) = self.walk(places, room, &mut |exported| {
             let Exported { hash, item, .. } = &exported;

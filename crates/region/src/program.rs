@@ -108,12 +108,13 @@ mod tests {
 55f0-5600 rw-p 00002000 fe:00 326269    /usr/bin/some program
 5600-5610 r--s 00000000 00:01 77        /memfd:trefoil (deleted)
 5610-5620 ---p 00000000 fe:00 326269    /usr/bin/some program
+5620-5630 r--p 00002000 fe:00 326270    /usr/lib/some library.so
 7ffd-7ffe r--p 00000000 00:00 0
 7ffe-7fff r-xp 00000000 00:00 0         [vdso]
 nonsense
 zz-1 r-xp
 ";
-        assert_eq!(parse(text), [0x55d0..0x55e0]);
+        assert_eq!(parse(text), [0x55d0..0x55e0, 0x5620..0x5630]);
     }
 
     #[test]

@@ -201,6 +201,9 @@ struct Work {
     /// Peers that have answered: they know of the resize. Before it begins there, it would
     /// be over there.
     answered: HashSet<u32>,
+    /// First answers, until all have said what time it is there.
+    first: Vec<(u64, u32, Reply<Bytes>)>,
+    is_timed: bool,
     /// Of the first walk. What has changed since is copied as fast as it goes: at a lower
     /// pace than clients write, it would never be near.
     pace: CopyPace,
@@ -245,6 +248,8 @@ impl Work {
             tells: JoinSet::new(),
             telling: HashSet::new(),
             answered: HashSet::new(),
+            first: Vec::new(),
+            is_timed: false,
             pace,
         })
     }
@@ -339,6 +344,32 @@ impl Work {
     }
 
     fn take(&mut self, number: u64, backend: u32, reply: Reply<Bytes>) -> Result<(), ResizeError> {
+        if self.is_timed {
+            return self.take_timed(number, backend, reply);
+        }
+        // What they hold is judged by the time that is in force afterwards.
+        self.first.push((number, backend, reply));
+        if self.first.len() < self.peers.len() {
+            return Ok(());
+        }
+        self.is_timed = true;
+        let ahead = self
+            .peers
+            .values()
+            .map(|peer| peer.ahead_ns.load(Ordering::Relaxed));
+        clock::follow(believed_ns(ahead.collect()));
+        for (number, backend, reply) in std::mem::take(&mut self.first) {
+            self.take_timed(number, backend, reply)?;
+        }
+        Ok(())
+    }
+
+    fn take_timed(
+        &mut self,
+        number: u64,
+        backend: u32,
+        reply: Reply<Bytes>,
+    ) -> Result<(), ResizeError> {
         // Before anything of it is stored.
         if matches!(reply, Reply::Shards(_)) {
             self.take_limit()?;
@@ -492,6 +523,19 @@ struct Peer {
     layout_version: u32,
     /// The bound on its memory, once it has said it; 0: not yet, or never.
     memory_limit: AtomicU64,
+    /// How far its time is ahead of the host's clock, once it has said it.
+    ahead_ns: AtomicU64,
+}
+
+/// How far ahead the time of the cell is, of what each has said. One that is alone with it may
+/// be wrong, and would have the new cell wrong, too: then what it holds is refused.
+fn believed_ns(mut ahead_ns: Vec<u64>) -> u64 {
+    ahead_ns.sort_unstable();
+    match ahead_ns[..] {
+        [.., second, _] => second,
+        [only] => only,
+        [] => 0,
+    }
 }
 
 fn client(endpoint: &Endpoint) -> Client {
@@ -524,6 +568,7 @@ impl Peer {
             hasher: config.hash,
             layout_version: LAYOUT_VERSION.into(),
             memory_limit: AtomicU64::new(0),
+            ahead_ns: AtomicU64::new(0),
         })
     }
 
@@ -657,7 +702,8 @@ impl Peer {
         if step == ResizeStep::Begin {
             let limit = answer.memory_limit_bytes;
             self.memory_limit.store(limit, Ordering::Relaxed);
-            clock::follow_predecessor(answer.unix_ns);
+            let ahead_ns = answer.unix_ns.saturating_sub(clock::host().unix_ns);
+            self.ahead_ns.store(ahead_ns, Ordering::Relaxed);
         }
         // Without its bound a shard would be taken over without its floor.
         let shard = |shard: v1::HandOverShard| {
@@ -734,5 +780,18 @@ impl Peer {
                 why: format!("no answer within {} s", patience.as_secs()),
             }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::believed_ns;
+
+    #[test]
+    fn one_clock_that_is_ahead_is_not_gone_by_where_there_are_others() {
+        assert_eq!(believed_ns(vec![]), 0);
+        assert_eq!(believed_ns(vec![7]), 7);
+        assert_eq!(believed_ns(vec![0, 3600, 0]), 0);
+        assert_eq!(believed_ns(vec![3600, 3601, 0]), 3600);
     }
 }

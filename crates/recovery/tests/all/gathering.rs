@@ -211,6 +211,9 @@ impl Resize {
     }
 }
 
+/// The page of what is left of some places.
+type Pages<'p> = &'p dyn Fn(&[Range<u64>]) -> Page<Vec<u8>>;
+
 /// Page by page, of some places and keys: who reads the memory learns of what others are sent,
 /// long values included, and no more of it at once than is good for those who serve.
 #[test]
@@ -223,7 +226,7 @@ fn what_is_named_is_what_would_be_sent() {
     let third = PLACES.end / 3;
     let ranges = [0..third, third + 5..2 * third, 2 * third..PLACES.end];
     let is_wanted = |hash: KeyHash| Placement::new(3, NEW).first(hash) == 0;
-    let told = |page: &dyn Fn(&[Range<u64>]) -> Page<Vec<u8>>| {
+    let told = |page: Pages<'_>| {
         let (mut left, mut all, mut pages) = (ranges.to_vec(), BTreeMap::new(), 0);
         while !left.is_empty() {
             let page = page(&left);

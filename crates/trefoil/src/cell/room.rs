@@ -41,13 +41,16 @@ fn refuse(needed: u64, left: Option<Left>) -> Result<(), OrderError> {
 fn left(root: &Path) -> Option<Left> {
     let groups = groups(root);
     let groups = groups.iter().filter_map(Group::left);
-    host(root)
-        .into_iter()
-        .chain(groups)
-        .min_by_key(|of| of.bytes)
+    let host = host(root);
+    // What stands in huge pages of the host is on no group's account.
+    let is_apart = host.as_ref().is_some_and(|(_, huge_pages)| *huge_pages > 0);
+    let host = host.map(|(left, _)| left);
+    let all = host.into_iter().chain(groups.filter(|_| !is_apart));
+    all.min_by_key(|of| of.bytes)
 }
 
-fn host(root: &Path) -> Option<Left> {
+/// And how many huge pages it has set aside.
+fn host(root: &Path) -> Option<(Left, u64)> {
     let text = std::fs::read_to_string(root.join("proc/meminfo")).ok()?;
     let field = |name: &str| {
         let line = text
@@ -57,10 +60,11 @@ fn host(root: &Path) -> Option<Left> {
     };
     // Where the cell has huge pages, they are not in the rest.
     let huge = field("HugePages_Free").unwrap_or(0) * field("Hugepagesize").unwrap_or(0);
-    Some(Left {
+    let left = Left {
         bytes: (field("MemAvailable")? + huge) << 10,
         of: "the host".to_owned(),
-    })
+    };
+    Some((left, field("HugePages_Total").unwrap_or(0)))
 }
 
 /// A control group with a limit, perhaps.

@@ -282,12 +282,16 @@ impl Kept {
         }
         let transaction = transaction.put(&self.key, bytes, Some(id));
         let written = calls.client.transact(transaction).await;
-        if written.map_err(|error| calls.translate(error))? {
+        if matches!(written, Ok(true)) {
             self.id = id;
             return Ok(None);
         }
+        // Nobody would end it: there would be one more with each attempt.
         let _ = calls.client.revoke(id).await;
-        Err(calls.unavailable("another registration came between"))
+        match written {
+            Ok(_) => Err(calls.unavailable("another registration came between")),
+            Err(error) => Err(calls.translate(error)),
+        }
     }
 
     /// Refuses to register where the place is another process's by now; when the
