@@ -1,15 +1,25 @@
 //! What the worker knows of a client that is in, and of those that have parted.
 
 use crate::memory::{self, MemoryError};
+use crate::setup::Side;
 use crate::wire::{Hello, encode_answer};
 use std::collections::VecDeque;
 use std::net::TcpStream;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use trefoil_ordered::ProducerId;
 use trefoil_verbs::{Connection, Region, SendFlags, VerbsError};
 
 /// Clients that have parted and may come again; whoever parted first is forgotten first.
 const PARTED_MAX: usize = 4096;
+
+/// How long after the end of a connection the card may report what it took before.
+pub(crate) const GRACE: Duration = Duration::from_millis(20);
+
+/// Whether a look at what the card reports has shown all that a connection has received which
+/// was closed at that time. What counts is when the look *began*: execution may take long.
+pub(crate) fn is_drained(closed: Instant, looked: Instant) -> bool {
+    looked.saturating_duration_since(closed) >= GRACE
+}
 
 /// One client's connection.
 #[derive(Debug)]
@@ -41,10 +51,13 @@ impl Client {
     pub(crate) fn new(
         hello: &Hello,
         (client_id, last): (u64, u64),
-        (connection, control): (Connection, TcpStream),
-        answers: Region,
+        (side, control): (Side, TcpStream),
         window: u32,
     ) -> Self {
+        let Side {
+            connection,
+            answers,
+        } = side;
         Client {
             producer: hello.producer,
             client_id,
@@ -88,6 +101,7 @@ impl Client {
         let how = SendFlags {
             wakes: true,
             is_signaled: true,
+            immediate: None,
         };
         let part = memory::part(buffer, message.len());
         self.connection
@@ -116,6 +130,15 @@ impl Client {
         self.closed_since.is_some()
             || self.backlog.is_empty()
                 && self.free.len() == answer_count(self.window as u32) as usize
+    }
+
+    /// Whether it is closed, and all that the card has taken of it was executed, as a look
+    /// shows that began then.
+    pub(crate) fn is_over(&self, looked: Instant) -> bool {
+        self.pending == 0
+            && self
+                .closed_since
+                .is_some_and(|closed| is_drained(closed, looked))
     }
 
     /// Nothing more is received of it.
@@ -177,5 +200,18 @@ impl Parted {
 
     pub(crate) fn remove(&mut self, producer: ProducerId) {
         self.0.retain(|of| of.producer != producer);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_before_the_end_of_the_grace_shows_nothing_however_late_it_is_asked() {
+        let closed = Instant::now();
+        assert!(!is_drained(closed, closed - GRACE));
+        assert!(!is_drained(closed, closed + GRACE / 2));
+        assert!(is_drained(closed, closed + GRACE));
     }
 }

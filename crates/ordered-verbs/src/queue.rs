@@ -10,7 +10,9 @@
 
 use crate::memory::{self, MemoryError};
 use crate::setup::read_until;
-use crate::wire::{BUFFER_LEN, END, Hello, Request, Status, WELCOME_LEN, Welcome, decode_answer};
+use crate::wire::{
+    BUFFER_LEN, END, Hello, PACKET_LEN_MIN, Request, Status, WELCOME_LEN, Welcome, decode_answer,
+};
 use crate::worker::{open, random};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::VecDeque;
@@ -30,6 +32,8 @@ use trefoil_verbs::{
 const SPIN_DEFAULT: Duration = Duration::from_micros(50);
 /// Longest attempt at another connection.
 const DIAL_MAX: Duration = Duration::from_secs(6);
+/// Who waits for longer is as good as without a bound; the system's clocks are not.
+const WAIT_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Between two attempts.
 const AGAIN_MIN: Duration = Duration::from_millis(1);
 const AGAIN_MAX: Duration = Duration::from_millis(100);
@@ -228,6 +232,7 @@ impl VerbsQueue {
         let how = SendFlags {
             wakes: is_owed || number.is_multiple_of(u64::from(self.window / 2)),
             is_signaled: true,
+            immediate: None,
         };
         let part = memory::part(self.buffer(number), *len as usize);
         link.connection
@@ -389,7 +394,7 @@ impl VerbsQueue {
                 return Err(NoAnswer::ServerGone);
             }
             let waited = begin.elapsed();
-            let left = timeout.saturating_sub(waited);
+            let left = timeout.saturating_sub(waited).min(WAIT_MAX);
             match &self.link {
                 // Who only looks gets on with it, too.
                 None => self.reconnect(left),
@@ -581,6 +586,7 @@ impl Asks {
     fn dial(&self, timeout: Duration) -> Result<(Link, Welcome, Mapping), ConnectError> {
         let address = self.address.address;
         let unreachable = |source| ConnectError::Unreachable { address, source };
+        let timeout = timeout.min(WAIT_MAX);
         let until = Instant::now() + timeout;
         let mut control = TcpStream::connect_timeout(&address, timeout).map_err(unreachable)?;
         control.set_nodelay(true).map_err(unreachable)?;
@@ -629,7 +635,11 @@ impl Asks {
                 .former
                 .as_ref()
                 .is_none_or(|(_, window)| *window == welcome.window);
-        if !is_sound {
+        let is_first = self.former.is_none();
+        let is_possible = welcome.epoch != 0
+            && (welcome.placed == 0 || !is_first)
+            && welcome.peer.mtu.len() >= PACKET_LEN_MIN;
+        if !is_sound || !is_possible {
             return Err(ConnectError::Foreign { address });
         }
         let mapping = match &self.former {

@@ -6,11 +6,11 @@
 //! nap, which ends by itself.
 
 use crate::arrivals::Arrivals;
-use crate::clients::{Client, Parted, answer_count, answer_region};
+use crate::clients::{Client, GRACE, Parted, answer_count, answer_region, is_drained};
 use crate::memory::{self, MemoryError};
-use crate::setup::{Guest, SetUp};
-use crate::wire::{BUFFER_LEN, PACKET_LEN_MIN, Request, Status, Welcome, refusal};
-use crate::wire::{END, TOKEN_LEN_MAX};
+use crate::setup::{Guest, SetUp, Side};
+use crate::wire::{BUFFER_LEN, END, Hello, PACKET_LEN_MIN, Request, Status, TOKEN_LEN_MAX};
+use crate::wire::{Welcome, refusal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -27,8 +27,6 @@ use trefoil_verbs::{Completions, Connection, Device, Outcome, ReceiveQueue, Time
 const BATCH_MAX: usize = 64;
 /// Rounds between two looks at the sockets while it does not sleep.
 const SOCKET_ROUNDS: u32 = 1024;
-/// How long a closed connection is kept: what the card took before is reported by then.
-const GRACE: Duration = Duration::from_millis(20);
 /// How long an orderly end goes on answering.
 const LAST_ANSWERS: Duration = Duration::from_millis(200);
 /// A completion's number is a position and a buffer, of so many bits.
@@ -42,7 +40,7 @@ pub struct VerbsOptions {
     pub slots: u32,
     /// Requests of one client under way, and answers that it has not taken: 4 to 1,024.
     pub window: u32,
-    /// Clients at a time.
+    /// Clients at a time: 1 to 65,536, and as many as the device has room for answers to.
     pub client_count_max: usize,
     /// How long to look for requests before sleeping.
     pub spin: Duration,
@@ -115,7 +113,6 @@ struct Arrived {
 pub struct VerbsWorker {
     epoch: u64,
     options: VerbsOptions,
-    device: Device,
     receive: Arc<ReceiveQueue>,
     received: Arc<Completions>,
     sent: Arc<Completions>,
@@ -131,6 +128,8 @@ pub struct VerbsWorker {
     wake: UnixStream,
     next_client_id: u64,
     rounds: u32,
+    /// When it last began to look at what the card reports.
+    looked: Instant,
     counts: Counts,
     begin: Instant,
     image: WordBuffer,
@@ -151,6 +150,8 @@ impl VerbsWorker {
     ) -> Result<Self, WorkerError> {
         within("the number of slots", 8, 1 << 15, options.slots.into())?;
         within("the window", 4, 1024, options.window.into())?;
+        let clients = options.client_count_max as u64;
+        within("the number of clients", 1, 1 << 16, clients)?;
         within("the queue's epoch", 1, u64::MAX, epoch)?;
         within(
             "the token's length",
@@ -161,27 +162,36 @@ impl VerbsWorker {
         let device = open(device)?;
         let region = memory::region(&device, &memory::mapping(options.slots)?)?;
         let receive = Arc::new(ReceiveQueue::new(&device, options.slots, Arc::new(region))?);
-        let answers = options.client_count_max as u64 * u64::from(answer_count(options.window));
-        let sent = Completions::new(&device, u32::try_from(answers.max(1)).unwrap_or(u32::MAX))?;
+        let answers = clients * u64::from(answer_count(options.window));
+        let sent = Completions::new(&device, u32::try_from(answers).unwrap_or(u32::MAX))?;
         let received = Completions::new(&device, options.slots)?;
+        let (sent, received) = (Arc::new(sent), Arc::new(received));
+        let make_side = MakesSides {
+            device: device.clone(),
+            receive: Arc::clone(&receive),
+            received: Arc::clone(&received),
+            sent: Arc::clone(&sent),
+            window: options.window,
+        };
+        let make_side = Box::new(move |hello: &Hello| make_side.make(hello).ok());
         let (wake, ring) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
         ring.set_nonblocking(true)?;
         let mut worker = VerbsWorker {
             epoch,
-            device,
             receive,
-            received: Arc::new(received),
-            sent: Arc::new(sent),
+            received,
+            sent,
             arrivals: Arrivals::new(1),
             posted: 0,
             clients: HashMap::new(),
             parted: Parted::default(),
             waiting: Vec::new(),
-            setup: SetUp::start(listener, token.to_vec(), ring)?,
+            setup: SetUp::start(listener, token.to_vec(), ring, make_side)?,
             wake,
             next_client_id: 1,
             rounds: 0,
+            looked: Instant::now(),
             counts: Counts::default(),
             begin: Instant::now(),
             image: WordBuffer::default(),
@@ -217,6 +227,7 @@ impl VerbsWorker {
 
     /// Takes in what the card reports. Whether there was anything.
     fn collect(&mut self) -> Result<bool, VerbsError> {
+        self.looked = Instant::now();
         let mut to_close = Vec::new();
         let mut is_any = false;
         let (clients, arrivals) = (&mut self.clients, &mut self.arrivals);
@@ -332,13 +343,10 @@ impl VerbsWorker {
 
     /// Lets in who waits, and parts from whose connections have ended.
     fn look_around(&mut self) -> Result<(), WorkerError> {
-        let parted = &mut self.parted;
+        let (parted, looked) = (&mut self.parted, self.looked);
         let before = self.clients.len();
         self.clients.retain(|_, client| {
-            let is_over = client.pending == 0
-                && client
-                    .closed_since
-                    .is_some_and(|since| since.elapsed() >= GRACE);
+            let is_over = client.is_over(looked);
             if is_over && !client.is_broken {
                 parted.push(client);
             }
@@ -378,8 +386,16 @@ impl VerbsWorker {
             }
             former.attempt_min = hello.attempt;
             self.close(at);
-            self.waiting.push(guest);
-            return Ok(());
+            // One attempt of a client waits: its last one.
+            let mut others = self.waiting.iter_mut();
+            let before = others.find(|other| other.hello.producer == hello.producer);
+            return match before {
+                Some(before) => Err((std::mem::replace(before, guest), Status::Superseded)),
+                None => {
+                    self.waiting.push(guest);
+                    Ok(())
+                }
+            };
         }
         let (client_id, placed) = match (self.parted.find(hello.producer), hello.epoch) {
             (None, 0) => (self.next_client_id, 0),
@@ -389,16 +405,11 @@ impl VerbsWorker {
             },
             _ => return Err((guest, Status::Forgotten)),
         };
-        // Shorter packets would let a message have several, which share a buffer (invariant 1).
-        if hello.peer.mtu.len() < PACKET_LEN_MIN {
-            return Err((guest, Status::Device));
-        }
         if self.clients.len() >= self.options.client_count_max {
             return Err((guest, Status::Full));
         }
-        let (connection, answers) = match self.connect(&guest) {
-            Ok(connected) => connected,
-            Err(_) => return Err((guest, Status::Device)),
+        let Some(side) = guest.side.take() else {
+            return Err((guest, Status::Device));
         };
         let welcome = Welcome {
             status: Status::In,
@@ -406,7 +417,7 @@ impl VerbsWorker {
             epoch: self.epoch,
             client_id,
             placed,
-            peer: connection.own(),
+            peer: side.connection.own(),
         };
         // A few bytes into an empty socket. Who has gone is found out soon.
         let _ = guest.control.write_all(&welcome.encode());
@@ -415,25 +426,11 @@ impl VerbsWorker {
         let client = Client::new(
             &hello,
             (client_id, placed),
-            (connection, guest.control),
-            answers,
+            (side, guest.control),
             self.options.window,
         );
         self.clients.insert(client.connection.number(), client);
         Ok(())
-    }
-
-    fn connect(&self, guest: &Guest) -> Result<(Connection, trefoil_verbs::Region), WorkerError> {
-        let answers = answer_region(&self.device, self.options.window)?;
-        let connection = Connection::new(
-            &self.device,
-            (&self.sent, answer_count(self.options.window)),
-            (&self.received, 0),
-            Some(&self.receive),
-            random() as u32,
-        )?;
-        connection.connect(guest.hello.peer, Timers::default())?;
-        Ok((connection, answers))
     }
 
     /// Sleeps, if nothing was executed for long enough; `idle_since` is when there last was
@@ -525,8 +522,8 @@ impl VerbsWorker {
         for client in self.clients.values_mut() {
             client.close();
         }
-        let begin = Instant::now();
-        while begin.elapsed() < GRACE || !self.arrivals.is_empty() {
+        let closed = Instant::now();
+        while !is_drained(closed, self.looked) || !self.arrivals.is_empty() {
             self.collect()?;
             let now = self.begin.elapsed().as_nanos() as u64;
             while let Some((_, arrived)) = self.arrivals.take(now) {
@@ -538,6 +535,34 @@ impl VerbsWorker {
             let _ = client.control.write_all(&[END]);
         }
         Ok(self.counts())
+    }
+}
+
+/// What the server's side of a connection is made of.
+struct MakesSides {
+    device: Device,
+    receive: Arc<ReceiveQueue>,
+    received: Arc<Completions>,
+    sent: Arc<Completions>,
+    window: u32,
+}
+
+impl MakesSides {
+    /// Connected to who says this. What it sends before the worker has let it in is nobody's.
+    fn make(&self, hello: &Hello) -> Result<Side, WorkerError> {
+        let answers = answer_region(&self.device, self.window)?;
+        let connection = Connection::new(
+            &self.device,
+            (&self.sent, answer_count(self.window)),
+            (&self.received, 0),
+            Some(&self.receive),
+            random() as u32,
+        )?;
+        connection.connect(hello.peer, Timers::default())?;
+        Ok(Side {
+            connection,
+            answers,
+        })
     }
 }
 

@@ -6,7 +6,7 @@ use crate::error::VerbsError;
 use crate::raw::{
     ACCESS_REMOTE_READ, QPT_RC, RawAhAttr, RawQp, RawQpAttr, RawQpCap, RawQpInitAttr, RawRecvWr,
     RawSendWr, RawSge, SEND_SIGNALED, SEND_SOLICITED, STATE_ERR, STATE_INIT, STATE_RTR, STATE_RTS,
-    WR_RDMA_READ, WR_SEND, mask,
+    WR_RDMA_READ, WR_RDMA_WRITE, WR_RDMA_WRITE_WITH_IMM, WR_SEND, WR_SEND_WITH_IMM, mask,
 };
 use crate::receive::ReceiveQueue;
 use crate::region::Region;
@@ -40,7 +40,8 @@ pub struct Timers {
     /// For an acknowledgement, before a packet is sent again: 4.096 µs times two to the power
     /// of it.
     pub acknowledgement: u8,
-    /// So many attempts more, then the connection breaks; 7 at most.
+    /// So many attempts more, then the connection breaks; 6 at most: Soft-RoCE takes 7 for
+    /// *without end*.
     pub retries: u8,
     /// What this side tells senders to wait that find no receive buffer: the standard's table
     /// of 0 to 31; 12 is 0.64 ms.
@@ -52,7 +53,7 @@ impl Default for Timers {
         // A peer that is gone is noticed after about two seconds.
         Timers {
             acknowledgement: 16,
-            retries: 7,
+            retries: 6,
             no_buffer: 12,
         }
     }
@@ -65,6 +66,8 @@ pub struct SendFlags {
     pub wakes: bool,
     /// It has a completion also when it is done; one that fails always has.
     pub is_signaled: bool,
+    /// A word that is told beside the message. Receivers here do not look at it.
+    pub immediate: Option<u32>,
 }
 
 /// A reliable connection.
@@ -243,7 +246,12 @@ impl Connection {
         if how.wakes {
             flags |= SEND_SOLICITED;
         }
-        self.post(id, WR_SEND, flags, region.part(part), (0, 0))
+        let opcode = match how.immediate {
+            Some(_) => WR_SEND_WITH_IMM,
+            None => WR_SEND,
+        };
+        let immediate = how.immediate.unwrap_or(0);
+        self.post(id, (opcode, immediate), flags, region.part(part), (0, 0))
     }
 
     /// Reads memory of the other side, by its address and key, into a part of a region.
@@ -255,14 +263,33 @@ impl Connection {
         part: Range<u64>,
         from: (u64, u32),
     ) -> Result<(), VerbsError> {
-        self.post(id, WR_RDMA_READ, SEND_SIGNALED, region.part(part), from)
+        let read = (WR_RDMA_READ, 0);
+        self.post(id, read, SEND_SIGNALED, region.part(part), from)
+    }
+
+    /// Writes a part of a region into memory of the other side, by its address and key; with
+    /// an immediate word it takes a receive buffer there, too. No side of a [`Connection`]
+    /// lets the other one do so.
+    pub fn write(
+        &self,
+        id: u64,
+        region: &Region,
+        part: Range<u64>,
+        to: (u64, u32),
+        immediate: Option<u32>,
+    ) -> Result<(), VerbsError> {
+        let write = match immediate {
+            Some(word) => (WR_RDMA_WRITE_WITH_IMM, word),
+            None => (WR_RDMA_WRITE, 0),
+        };
+        self.post(id, write, SEND_SIGNALED, region.part(part), to)
     }
 
     #[inline]
     fn post(
         &self,
         id: u64,
-        opcode: u32,
+        (opcode, immediate): (u32, u32),
         send_flags: u32,
         mut part: RawSge,
         (remote_addr, rkey): (u64, u32),
@@ -274,7 +301,7 @@ impl Connection {
             num_sge: 1,
             opcode,
             send_flags,
-            imm_data: 0,
+            imm_data: immediate.to_be(),
             remote_addr,
             rkey,
             _rest_of_wr: [0; 5],

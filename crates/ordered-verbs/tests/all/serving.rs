@@ -12,18 +12,24 @@ use trefoil_ordered_verbs::{
 };
 use trefoil_verbs::Device;
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
 pub(crate) const TOKEN: &[u8] = b"a token";
 
 /// What was executed, in order.
 type Log = Arc<Mutex<Vec<Vec<u8>>>>;
 
 /// Notes what it executes, and answers with how much that was before.
-struct Recorder(Log);
+struct Recorder {
+    log: Log,
+    pause: Arc<AtomicBool>,
+}
 
 impl Service for Recorder {
     fn execute(&mut self, request: Request<'_>, answer: &mut Answer) {
-        let mut log = self.0.lock().expect("no panic");
+        while self.pause.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let mut log = self.log.lock().expect("no panic");
         let place = log.len() as u64;
         answer.put(&place.to_le_bytes()).expect("eight bytes");
         log.push(request.payload.to_vec());
@@ -49,6 +55,8 @@ pub(crate) fn options() -> VerbsOptions {
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     log: Log,
+    /// While it is set, nothing is executed, and the worker stands still.
+    pub(crate) pause: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
     /// Whether its end is an orderly one.
     orderly: Arc<AtomicBool>,
@@ -68,7 +76,11 @@ impl Server {
         let log = Log::default();
         let stop = Arc::new(AtomicBool::new(false));
         let orderly = Arc::new(AtomicBool::new(true));
-        let mut service = Recorder(Arc::clone(&log));
+        let pause = Arc::new(AtomicBool::new(false));
+        let mut service = Recorder {
+            log: Arc::clone(&log),
+            pause: Arc::clone(&pause),
+        };
         let (stopped, is_orderly) = (Arc::clone(&stop), Arc::clone(&orderly));
         let thread = std::thread::spawn(move || {
             let mut idle_since = None;
@@ -84,6 +96,7 @@ impl Server {
         Server {
             address,
             log,
+            pause,
             stop,
             orderly,
             thread: Some(thread),
