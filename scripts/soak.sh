@@ -84,6 +84,7 @@ verbs() {
   export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER=$in_machine
   TREFOIL_TEST_VERBS_REQUESTS=$verbs_requests \
     cargo test --release --locked -p trefoil-ordered-verbs --test all -- --ignored
+  cargo test --release --locked -p trefoil-ordered --test all -- --ignored conformance::verbs::
   unset CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER
 }
 power_cuts() {
