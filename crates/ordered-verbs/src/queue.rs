@@ -638,7 +638,7 @@ impl Asks {
         let is_first = self.former.is_none();
         let is_possible = welcome.epoch != 0
             && (welcome.placed == 0 || !is_first)
-            && welcome.peer.mtu.len() >= PACKET_LEN_MIN;
+            && welcome.peer.mtu.payload_len() >= PACKET_LEN_MIN;
         if !is_sound || !is_possible {
             return Err(ConnectError::Foreign { address });
         }

@@ -196,7 +196,7 @@ impl Hears {
             return Ok(None);
         }
         // Shorter packets would let a message have several, which share a buffer (invariant 1).
-        let is_possible = hello.peer.mtu.len() >= PACKET_LEN_MIN;
+        let is_possible = hello.peer.mtu.payload_len() >= PACKET_LEN_MIN;
         let side = is_possible.then(|| (self.make_side)(&hello)).flatten();
         stranger.set_nonblocking(true)?;
         Ok(Some(Guest {

@@ -365,51 +365,40 @@ impl VerbsWorker {
 
     /// Lets a client in, tells it why not, or has it wait until its former connection has ended
     /// and everything of it is executed.
-    fn admit(&mut self, guest: Guest) {
-        match self.try_admit(guest) {
-            Ok(()) => {}
-            Err((mut guest, status)) => {
-                let _ = guest.control.write_all(&refusal(status));
-            }
-        }
-    }
-
-    fn try_admit(&mut self, mut guest: Guest) -> Result<(), (Guest, Status)> {
+    fn admit(&mut self, mut guest: Guest) {
         let hello = guest.hello;
         let mut there = self.clients.iter_mut();
         if let Some((&at, former)) = there.find(|(_, client)| client.producer == hello.producer) {
             if hello.epoch != self.epoch {
-                return Err((guest, Status::Forgotten));
+                return refuse(guest, Status::Forgotten);
             }
             if hello.attempt < former.attempt_min {
-                return Err((guest, Status::Superseded));
+                return refuse(guest, Status::Superseded);
             }
             former.attempt_min = hello.attempt;
             self.close(at);
             // One attempt of a client waits: its last one.
             let mut others = self.waiting.iter_mut();
             let before = others.find(|other| other.hello.producer == hello.producer);
-            return match before {
-                Some(before) => Err((std::mem::replace(before, guest), Status::Superseded)),
-                None => {
-                    self.waiting.push(guest);
-                    Ok(())
-                }
-            };
+            match before {
+                Some(before) => refuse(std::mem::replace(before, guest), Status::Superseded),
+                None => self.waiting.push(guest),
+            }
+            return;
         }
         let (client_id, placed) = match (self.parted.find(hello.producer), hello.epoch) {
             (None, 0) => (self.next_client_id, 0),
             (Some(of), epoch) if epoch == self.epoch => match hello.attempt < of.attempt_min {
-                true => return Err((guest, Status::Superseded)),
+                true => return refuse(guest, Status::Superseded),
                 false => (of.client_id, of.last),
             },
-            _ => return Err((guest, Status::Forgotten)),
+            _ => return refuse(guest, Status::Forgotten),
         };
         if self.clients.len() >= self.options.client_count_max {
-            return Err((guest, Status::Full));
+            return refuse(guest, Status::Full);
         }
         let Some(side) = guest.side.take() else {
-            return Err((guest, Status::Device));
+            return refuse(guest, Status::Device);
         };
         let welcome = Welcome {
             status: Status::In,
@@ -430,7 +419,6 @@ impl VerbsWorker {
             self.options.window,
         );
         self.clients.insert(client.connection.number(), client);
-        Ok(())
     }
 
     /// Sleeps, if nothing was executed for long enough; `idle_since` is when there last was
@@ -515,10 +503,9 @@ impl VerbsWorker {
                 break;
             }
         }
-        for guest in &mut self.waiting {
-            let _ = guest.control.write_all(&refusal(Status::Ended));
+        for guest in std::mem::take(&mut self.waiting) {
+            refuse(guest, Status::Ended);
         }
-        self.waiting.clear();
         for client in self.clients.values_mut() {
             client.close();
         }
@@ -536,6 +523,11 @@ impl VerbsWorker {
         }
         Ok(self.counts())
     }
+}
+
+/// It is told why it is not let in.
+fn refuse(mut guest: Guest, status: Status) {
+    let _ = guest.control.write_all(&refusal(status));
 }
 
 /// What the server's side of a connection is made of.
@@ -581,11 +573,11 @@ fn within(what: &'static str, least: u64, most: u64, value: u64) -> Result<(), W
 /// A device whose packets are long enough (invariant 1).
 pub(crate) fn open(address: IpAddr) -> Result<Device, VerbsError> {
     let device = Device::open(address)?;
-    match device.mtu().len() >= PACKET_LEN_MIN {
+    match device.mtu().payload_len() >= PACKET_LEN_MIN {
         true => Ok(device),
         false => Err(VerbsError::ShortPackets {
             device: device.name().to_owned(),
-            mtu: device.mtu().len(),
+            mtu: device.mtu().payload_len(),
             needed: PACKET_LEN_MIN,
             // The heads of a packet with all options take less than this.
             link: PACKET_LEN_MIN + 152,

@@ -38,7 +38,7 @@ impl Mtu {
     }
 
     /// Bytes.
-    pub fn len(self) -> usize {
+    pub fn payload_len(self) -> usize {
         128 << self as u8
     }
 }
@@ -377,7 +377,9 @@ mod tests {
 
     #[test]
     fn packets_have_their_lengths() {
-        let lens: Vec<_> = (0..7).map(|n| Mtu::of_number(n).map(Mtu::len)).collect();
+        let lens: Vec<_> = (0..7)
+            .map(|n| Mtu::of_number(n).map(Mtu::payload_len))
+            .collect();
         assert_eq!(
             lens,
             [

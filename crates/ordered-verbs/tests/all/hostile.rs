@@ -121,7 +121,7 @@ impl Hostile {
     }
 
     /// Waits until the server has hung up.
-    fn is_put_out(mut self) {
+    fn wait_to_be_put_out(mut self) {
         self.control
             .set_read_timeout(Some(PATIENCE))
             .expect("a socket");
@@ -171,7 +171,7 @@ fn nonsense_ends_its_own_connection() {
             5 => hostile.send(&[1; 60_000]),
             _ => hostile.send(&[]),
         }
-        hostile.is_put_out();
+        hostile.wait_to_be_put_out();
         for number in 0..4 {
             let sent = submit(&mut honest, &[1, round as u8, number], number == 0);
             if number > 0 {
@@ -214,7 +214,7 @@ fn who_never_takes_answers_is_put_out() {
                 .expect("a server");
         }
     }
-    hostile.is_put_out();
+    hostile.wait_to_be_put_out();
     assert_eq!(server.end().broken, 0, "its requests were sound");
 }
 
@@ -285,7 +285,7 @@ fn who_has_too_little_room_for_an_answer_is_put_out() {
         let posted = hostile.connection.post_receive(9, &hostile.region, short);
         posted.expect("room");
         hostile.send(&hostile.request(1, false));
-        hostile.is_put_out();
+        hostile.wait_to_be_put_out();
         let sent = submit(&mut honest, &[1], false);
         let answered = honest.answer(sent, &mut Vec::new(), PATIENCE);
         assert_eq!(answered, Ok(()));
