@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what is missing of a compiler and of the servers named, by package:
-# scripts/setup.sh [memcached] [redis] [postgres] [etcd] [tlc] [rocksdb]. Does nothing, quickly,
+# scripts/setup.sh [memcached] [redis] [postgres] [etcd] [tlc] [rocksdb] [rdma]. Does nothing, quickly,
 # where everything is there already. Of tlc it brings what runs and fetches it.
 # memcached-1.6.45 and valkey-8.1.1 are built from their sources, into target/peers: they
 # are newer than what Debian 12 has.
@@ -90,11 +90,20 @@ for server in "$@"; do
       # A library, which is loaded by whoever uses it.
       /sbin/ldconfig -p | grep 'librocksdb\.so' >/dev/null || missing+=(librocksdb7.8)
       ;;
+    rdma)
+      # What scripts/rdma-vm.sh makes a machine of, and the drivers for its devices.
+      need qemu-system-x86_64 qemu-system-x86
+      need busybox busybox-static
+      need cpio cpio
+      need xz xz-utils
+      need ip iproute2
+      compgen -G '/usr/lib/*-linux-gnu/libibverbs/librxe-*.so' >/dev/null || missing+=(ibverbs-providers)
+      ;;
     memcached-1.6.45) built+=(memcached_1_6_45) ;;
     valkey-8.1.1) built+=(valkey_8_1_1) ;;
     *)
       echo "scripts/setup.sh: no server is called $server: memcached, memcached-1.6.45, redis," \
-        "valkey-8.1.1, postgres, etcd, tlc, rocksdb" >&2
+        "valkey-8.1.1, postgres, etcd, tlc, rocksdb, rdma" >&2
       exit 2
       ;;
   esac

@@ -2,9 +2,9 @@
 # The longer checks: lints, memory model, interpreter, fuzzing, many more seeds.
 # FUZZ_SECONDS per target, SOAK_SEEDS, SOAK_WHOLE_SEEDS, SOAK_MOVE_SEEDS,
 # SOAK_RESIZE_SEEDS, SOAK_REPLACE_SEEDS, SOAK_SCRIPT_SEEDS, SOAK_LINKED_SEEDS,
-# SOAK_DURABLE_KILLS, SOAK_JOURNAL_SEEDS, SOAK_CUTS_SEEDS, SOAK_ORDERED_SEEDS, SOAK_OPERATIONS, SOAK_CHAOS_S and
-# SOAK_LOCKS_S can be set from outside; what
-# scripts/upgrade.sh takes, too.
+# SOAK_DURABLE_KILLS, SOAK_JOURNAL_SEEDS, SOAK_CUTS_SEEDS, SOAK_ORDERED_SEEDS, SOAK_VERBS_REQUESTS,
+# SOAK_OPERATIONS, SOAK_CHAOS_S and SOAK_LOCKS_S can be set from outside; what scripts/upgrade.sh
+# takes, too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/stages.sh
@@ -23,6 +23,7 @@ durable_kills=${SOAK_DURABLE_KILLS:-1000}
 journal_seeds=${SOAK_JOURNAL_SEEDS:-1000000}
 cuts_seeds=${SOAK_CUTS_SEEDS:-100000}
 ordered_seeds=${SOAK_ORDERED_SEEDS:-2000000}
+verbs_requests=${SOAK_VERBS_REQUESTS:-10000}
 
 nightly() {
   rustup toolchain list | grep -q '^nightly' || rustup toolchain install nightly --profile minimal
@@ -76,6 +77,15 @@ queue_cuts() {
 queue_order() {
   TREFOIL_TEST_ORDERED_SEEDS=1000000..$((1000000 + ordered_seeds)) \
     one_test promise::order_once_and_nothing_that_was_refused -p trefoil-ordered
+}
+# By a virtual machine, over a cable that loses frames.
+verbs() {
+  local in_machine="$PWD/scripts/rdma-vm.sh --or-skip --loss 1 --timeout 3000 --"
+  export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER=$in_machine
+  TREFOIL_TEST_VERBS_REQUESTS=$verbs_requests \
+    cargo test --release --locked -p trefoil-ordered-verbs --test all -- --ignored
+  cargo test --release --locked -p trefoil-ordered --test all -- --ignored conformance::verbs::
+  unset CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER
 }
 power_cuts() {
   TREFOIL_TEST_JOURNAL_SEEDS=1000000..$((1000000 + journal_seeds)) \
@@ -148,7 +158,7 @@ promtool() {
   return "$code"
 }
 
-stage "tools and peers" scripts/setup.sh memcached redis postgres etcd tlc rocksdb
+stage "tools and peers" scripts/setup.sh memcached redis postgres etcd tlc rocksdb rdma
 stage "nightly tools" nightly
 stage "lints" cargo clippy --release --workspace --features trefoil/full --all-targets --locked -- -D warnings
 stage "commands that a plain build is without" \
@@ -169,6 +179,7 @@ stage "served queues, $durable_kills times kill -9 of each" queue_kills
 stage "journal, power cuts, $journal_seeds seeds" power_cuts
 stage "durable queue, power cuts, $cuts_seeds seeds" queue_cuts
 stage "ordered queue, $ordered_seeds seeds" queue_order
+stage "ordered queue over RDMA, a cable that loses frames" verbs
 stage "loom" loom
 stage "Miri" miri
 stage "fuzzing, $fuzz_seconds s a target" fuzz

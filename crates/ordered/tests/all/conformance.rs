@@ -15,12 +15,14 @@ use trefoil_ordered::{
     Carrier, Committed, Delegate, DurableWorker, Invitation, NoAnswer, Options, ProducerClaim,
     Queue, Refused, SetUpError, Shared, Step, Worker, lane, order,
 };
+use trefoil_ordered_verbs::{QueueAddress, VerbsOptions, VerbsQueue, VerbsWorker};
 use trefoil_region::Mapping;
 use trefoil_softnic::engine::{Admits, Asker};
 use trefoil_softnic::{
     DatagramUse, Engine, EngineAddress, EngineOptions, GivenLane, Queues, RemoteQueue, Who,
 };
 use trefoil_softnic_core::wire::{Claim, ClaimStatus};
+use trefoil_verbs::Device;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const SLOTS: u32 = 16;
@@ -41,6 +43,8 @@ enum Kind {
     Softnic,
     /// The same; acknowledged when it is in a file.
     SoftnicDurable,
+    /// A connection for each client to a card, which has one receive queue for all.
+    Verbs,
 }
 
 impl Kind {
@@ -105,6 +109,10 @@ fn options() -> Options {
 
 /// A server and its clients, and so many lanes that are left to the test.
 fn start(kind: Kind, client_count: usize, raw_count: usize) -> Running {
+    if kind == Kind::Verbs {
+        assert_eq!(raw_count, 0, "there are no lanes");
+        return start_verbs(client_count);
+    }
     let folder = tempfile::tempdir().expect("a folder");
     let log = Arc::new(Mutex::new(Vec::new()));
     let pause = Arc::new(AtomicBool::new(false));
@@ -203,6 +211,57 @@ fn start(kind: Kind, client_count: usize, raw_count: usize) -> Running {
         threads,
         _engine: engine,
         _folder: folder,
+    }
+}
+
+/// The same by a card: the server at the first device, the clients at all of them.
+fn start_verbs(client_count: usize) -> Running {
+    let devices = Device::addresses().expect("RDMA devices");
+    let listener = TcpListener::bind((devices[0], 0)).expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let pause = Arc::new(AtomicBool::new(false));
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut service = Recorder {
+        log: Arc::clone(&log),
+        pause: Arc::clone(&pause),
+        persistent: 0,
+    };
+    let options = VerbsOptions {
+        slots: SLOTS,
+        window: SLOTS,
+        spin: Duration::from_micros(20),
+        nap: Duration::from_millis(1),
+        ..VerbsOptions::default()
+    };
+    let mut worker =
+        VerbsWorker::start(1, devices[0], listener, TOKEN, options).expect("a card's queue");
+    let stopped = Arc::clone(&stop);
+    let thread = std::thread::spawn(move || {
+        let mut idle_since = None;
+        while !stopped.load(Ordering::SeqCst) {
+            let executed = worker.run_once(&mut service).expect("a card");
+            worker.rest(executed, &mut idle_since).expect("a card");
+        }
+        worker.finish(&mut service).expect("a card");
+    });
+    let clients = (0..client_count).map(|at| {
+        let address = QueueAddress {
+            address,
+            token: TOKEN.into(),
+            device: Some(devices[at % devices.len()]),
+        };
+        Box::new(VerbsQueue::connect(address, PATIENCE).expect("a place")) as Client
+    });
+    Running {
+        clients: clients.collect(),
+        raw: Vec::new(),
+        log,
+        pause,
+        stop,
+        threads: vec![thread],
+        _engine: None,
+        _folder: tempfile::tempdir().expect("a folder"),
     }
 }
 
@@ -415,9 +474,9 @@ fn full_is_withheld_and_nothing_is_dropped(kind: Kind) {
         clients[0].wait_for_room(Duration::from_millis(20)),
         timed_out
     );
-    if kind.is_durable() {
+    if kind.is_durable() || kind == Kind::Verbs {
         let acknowledged = clients[0].committed(last, Duration::from_millis(20));
-        assert_eq!(acknowledged, timed_out, "it is in no file");
+        assert_eq!(acknowledged, timed_out, "it is in no file, or in no buffer");
     }
     // Another client has room of its own, where it has a lane.
     let of_other = clients[1].submit(&request(1, 0), true);
@@ -475,7 +534,7 @@ fn an_end_is_told(kind: Kind) {
         }
         Kind::Shm | Kind::SharedShm | Kind::Durable => assert_eq!(late, Err(Refused::Closed)),
         // The word of it may be under way.
-        Kind::Softnic | Kind::SoftnicDurable => match late {
+        Kind::Softnic | Kind::SoftnicDurable | Kind::Verbs => match late {
             Ok(late) => {
                 let answer = clients[0].answer(late, &mut Vec::new(), PATIENCE);
                 assert_eq!(answer, Err(NoAnswer::ServerGone));
@@ -616,6 +675,26 @@ carrier!(delegated, super::Kind::Delegated);
 carrier!(delegated_durable, super::Kind::DelegatedDurable);
 carrier!(softnic, super::Kind::Softnic);
 carrier!(softnic_durable, super::Kind::SoftnicDurable);
+
+/// What has no lanes: its own crate's tests have what corresponds to the two that need one.
+mod verbs {
+    macro_rules! suite {
+        ($($test:ident),*) => {
+            $(#[test]
+            #[ignore = "needs RDMA devices: scripts/rdma-vm.sh"]
+            fn $test() {
+                super::$test(super::Kind::Verbs);
+            })*
+        };
+    }
+    suite!(
+        once_and_in_the_order_of_each_client,
+        real_time_is_the_order,
+        full_is_withheld_and_nothing_is_dropped,
+        lengths_have_their_bounds,
+        an_end_is_told
+    );
+}
 
 /// Threads by the hundred over four connections.
 #[test]
