@@ -23,7 +23,7 @@
 # where that does not boot. The kernel is Debian's, its package taken apart, not installed.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
-store=${RDMA_VM_FOLDER:-$root/target/rdma-vm}
+store=$root/target/rdma-vm
 modules="virtio_pci virtio_console 9pnet_virtio 9p overlay crc32_generic rdma_rxe ib_uverbs dummy veth sch_netem
   nfit nd_pmem device_dax dax_pmem"
 

@@ -20,8 +20,8 @@ use std::cell::Cell;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
-/// Nice level: a tenth of the share of a thread that is waited for, and no turn while one
-/// has work. More would stop it for good where a core is never idle.
+/// Nice level: a tenth of the share of a thread that is waited for. More would all but stop it
+/// where a core is never idle.
 const NICE: i32 = 10;
 /// How often it is looked whether such a thread gets turns at all.
 const LOOK_PERIOD: Duration = Duration::from_secs(2);
@@ -88,7 +88,8 @@ fn run_until<T: Send>(
         let gives_way = || {
             // On Linux this is about the thread, not its process, and there is no way back
             // without privilege. Without it, it works as fast as it can.
-            let _ = rustix::process::setpriority_process(None, NICE);
+            let usual = rustix::process::getpriority_process(None).unwrap_or_default();
+            let _ = rustix::process::setpriority_process(None, usual.max(NICE));
             runtime.block_on(async {
                 tokio::select! {
                     done = &mut work => Some(done),

@@ -249,8 +249,11 @@ impl Mutate {
             self.give_up(self.retry.deadline());
         }
         if self.pause_ns != 0 && self.outcome.is_none() {
+            // Once more before the end, and no later than that.
+            let left = self.retry.deadline_ns().saturating_sub(now_ns);
+            let most = (left / 2).max(MOVING_PAUSE_NS_MIN).min(left);
             return MutateStep::Pause {
-                ns: std::mem::take(&mut self.pause_ns),
+                ns: std::mem::take(&mut self.pause_ns).min(most),
             };
         }
         let version = self.version;

@@ -129,14 +129,14 @@ pub struct Limits {
 /// machines' back-off about 15 ms of waiting.
 pub const RETRIES_MAX_DEFAULT: u16 = 24;
 
-/// Retries beside the others for what is over in a moment: with the longest back-off some
-/// four seconds, so that the deadline ends it. Replicas are in different epochs while all
+/// Retries beside the others for what is over in a moment: with the longest back-off of most
+/// some four seconds, so that the deadline ends it. Replicas are in different epochs while all
 /// headers of a shard are rewritten, at each replica by itself; and one that moves to
 /// another process takes no mutation until it has, or half a second and what it takes to
 /// find out that it has not.
 const PASSING_RETRIES_MAX: u16 = 4_000;
 
-/// Longest single back-off, in nanoseconds.
+/// Longest single back-off, in nanoseconds. (A mutation waits longer for those that move.)
 pub const PAUSE_NS_MAX: u64 = 1_000_000;
 
 /// Shortest back-off, in nanoseconds: about one mutation at a backend.

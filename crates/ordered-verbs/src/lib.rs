@@ -40,6 +40,7 @@ mod clients;
 mod memory;
 mod queue;
 mod setup;
+mod vanished;
 pub mod wire;
 mod worker;
 

@@ -590,6 +590,8 @@ impl Asks {
         let until = Instant::now() + timeout;
         let mut control = TcpStream::connect_timeout(&address, timeout).map_err(unreachable)?;
         control.set_nodelay(true).map_err(unreachable)?;
+        let watched = crate::vanished::watch(&control);
+        watched.map_err(|error| unreachable(error.into()))?;
         let device = match self.address.device {
             Some(device) => device,
             None => control

@@ -178,6 +178,7 @@ impl Hears {
         let until = Instant::now() + HEARING;
         stranger.set_nonblocking(false)?;
         stranger.set_nodelay(true)?;
+        crate::vanished::watch(&stranger)?;
         let mut head = [0; HELLO_LEN];
         read_until(&mut stranger, &mut head, until)?;
         let (hello, token_len) = match Hello::decode(&head) {

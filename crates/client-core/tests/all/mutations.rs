@@ -30,7 +30,11 @@ fn rejected(rejection: Rejection) -> Ack {
 }
 
 fn set() -> Mutate {
-    Mutate::new(Mode::R32, v(5), Limits::until(1_000))
+    set_until(1_000)
+}
+
+fn set_until(deadline_ns: u64) -> Mutate {
+    Mutate::new(Mode::R32, v(5), Limits::until(deadline_ns))
 }
 
 #[track_caller]
@@ -564,7 +568,7 @@ fn who_moves_is_waited_for_beside_one_that_is_gone() {
     let takes = |mutate: &mut Mutate, replica| mutate.handle_ack(replica, v(5), applied(1));
     for gone in [0, 1] {
         for fail in [&moves as &dyn Fn(&mut Mutate, usize), &stands_still] {
-            let mut mutate = set();
+            let mut mutate = set_until(1_000_000_000);
             let (outcome, pause_ns_min) = beside_one_that_is_gone(&mut mutate, gone, fail);
             assert_eq!(outcome, None, "{gone}");
             // It needs its cores for what it copies.
@@ -585,10 +589,30 @@ fn who_moves_is_waited_for_beside_one_that_is_gone() {
 /// that takes 30 ms is not asked 40 times, and one that takes a moment is asked a moment later.
 #[test]
 fn who_moves_is_asked_less_and_less_often() {
-    let mut mutate = set();
+    let asked_ns = asked_while_all_move(1_000_000_000, 30_000_000);
+    assert!((8..=14).contains(&asked_ns.len()), "{asked_ns:?}");
+    assert!(asked_ns[1] <= 200_000, "{asked_ns:?}");
+    let waits = asked_ns.windows(2).map(|pair| pair[1] - pair[0]);
+    assert!(waits.clone().is_sorted(), "{asked_ns:?}");
+    assert!(waits.max() <= Some(4_000_000), "{asked_ns:?}");
+}
+
+/// It may take writes again in the meantime.
+#[test]
+fn who_moves_is_asked_once_more_just_before_the_deadline() {
+    let asked_ns = asked_while_all_move(10_000_000, u64::MAX);
+    let last = *asked_ns.last().unwrap();
+    assert!((9_500_000..10_000_000).contains(&last), "{asked_ns:?}");
+    assert!(asked_ns.len() <= 14, "{asked_ns:?}");
+}
+
+/// When the first replica is asked to take a SET, until `end_ns` or until it gives up at its
+/// deadline, which it does on time.
+fn asked_while_all_move(deadline_ns: u64, end_ns: u64) -> Vec<u64> {
+    let mut mutate = set_until(deadline_ns);
     let (mut at_ns, mut asked_ns) = (0, Vec::new());
-    while at_ns < 30_000_000 {
-        match mutate.poll(0) {
+    while at_ns < end_ns {
+        match mutate.poll(at_ns) {
             MutateStep::Send { replica, .. } => {
                 if replica == 0 {
                     asked_ns.push(at_ns);
@@ -596,14 +620,14 @@ fn who_moves_is_asked_less_and_less_often() {
                 mutate.handle_ack(replica, v(5), rejected(Rejection::UnknownConfig));
             }
             MutateStep::Pause { ns } => at_ns += ns,
+            MutateStep::Done(_) => {
+                assert_eq!(at_ns, deadline_ns);
+                break;
+            }
             step => panic!("{step:?}"),
         }
     }
-    assert!((8..=14).contains(&asked_ns.len()), "{asked_ns:?}");
-    assert!(asked_ns[1] <= 200_000, "{asked_ns:?}");
-    let waits = asked_ns.windows(2).map(|pair| pair[1] - pair[0]);
-    assert!(waits.clone().is_sorted(), "{asked_ns:?}");
-    assert!(waits.max() <= Some(4_000_000), "{asked_ns:?}");
+    asked_ns
 }
 
 /// A replica that is still being reconnected to has been sent nothing: with all of
