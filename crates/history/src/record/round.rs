@@ -170,6 +170,9 @@ pub(super) fn run(program: &Path, plan: &RoundPlan) -> Result<Recorded, RecordEr
             // What is away comes back while clients work, or it never does.
             false => faults.go_on(&mut round),
         }
+        if share >= 1.0 && faults.is_calm() {
+            faults.make_up(&mut round)?;
+        }
         if let Some(upgrades) = &mut upgrades {
             upgrades.step(&mut round, share)?;
         }

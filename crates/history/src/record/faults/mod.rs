@@ -39,7 +39,7 @@ use crate::event::Event;
 use rand::RngExt as _;
 use rand::distr::{Distribution as _, weighted::WeightedIndex};
 use rustix::process::{Pid, Signal, kill_process};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// Between two faults, in a round of so many operations, and in one of so many seconds.
@@ -48,6 +48,8 @@ const PAUSE_CHAOS_MS: std::ops::Range<u64> = 50..900;
 /// How long anything may be away, and any order be under way: a backend that dies again and
 /// again is started after half a minute, and recovers on a machine that does much else.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// Faults that are orders, which are refused while something else is in their way.
+const ORDERS: [Fault; 4] = [Fault::Move, Fault::Drain, Fault::Upgrade, Fault::Resize];
 
 /// What a fault takes away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,6 +194,8 @@ pub(super) struct Faults {
     away_max: usize,
     /// What was not over in [`PATIENCE`].
     unfinished: u64,
+    /// Orders that were given once more after everything else.
+    made_up: BTreeSet<Fault>,
     /// Losses that are over.
     losses: Vec<Event>,
     /// Backends that were killed and voted again.
@@ -230,6 +234,7 @@ impl Faults {
             figures,
             away_max: 0,
             unfinished: 0,
+            made_up: BTreeSet::new(),
             losses: Vec::new(),
             recoveries: 0,
             troubles: Vec::new(),
@@ -357,6 +362,24 @@ impl Faults {
         if part == Part::Backend && self.away_of(part) == 0 && !round.is_resizing {
             self.troubles.extend(round.deaths(|_| false));
         }
+        self.begin(fault, round)
+    }
+
+    /// Nothing else goes wrong any more: orders that something was always in the way of are
+    /// carried out now, one after the other, each once, while clients work. Whether one comes
+    /// to its end amid the rest depends on how busy the machine is.
+    pub(super) fn make_up(&mut self, round: &mut Round<'_>) -> Result<(), RecordError> {
+        for fault in ORDERS {
+            let figures = self.figures.get(&fault);
+            let is_due = figures.is_some_and(|figures| figures.begun > 0 && figures.done == 0);
+            if is_due && self.made_up.insert(fault) {
+                return self.begin(fault, round);
+            }
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, fault: Fault, round: &mut Round<'_>) -> Result<(), RecordError> {
         let begun = begin(fault, round)?;
         let figures = self.figures.entry(fault).or_default();
         figures.drawn += 1;
@@ -370,7 +393,7 @@ impl Faults {
             Begun::Done => figures.done += 1,
             Begun::Goes(what) => self.away.push(Away {
                 fault,
-                since: now,
+                since: Instant::now(),
                 what,
             }),
         }

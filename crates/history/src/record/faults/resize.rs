@@ -76,7 +76,10 @@ impl Ongoing for Resizing {
             let _ = stderr.read_to_string(&mut why);
         }
         match self.is_excused || ALLOWED.iter().any(|allowed| why.contains(allowed)) {
-            true => Ok(Course::Refused),
+            true => {
+                eprintln!("a resize was refused: {}", why.trim());
+                Ok(Course::Refused)
+            }
             false => Err(format!("`cell resize` failed: {}", why.trim())),
         }
     }
