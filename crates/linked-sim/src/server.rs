@@ -206,6 +206,7 @@ impl Server {
             bulk_bytes: [256 << 10, 200, 1][profile.keys / 3 % 3],
             bytes_per_second: profile.bytes_per_second,
             resend_after: Duration::from_millis(80),
+            retry_max: Duration::from_millis(1_000),
             ..Config::new(profile.replication)
         };
         let core = match Core::new(id, config) {

@@ -22,6 +22,8 @@ pub(crate) enum Turn {
     /// Copies for who takes over: nobody serves these keys meanwhile, so that waits for
     /// no rate.
     Recover(ServerId),
+    /// What it could not store before.
+    Retry(ServerId),
     /// What it has claimed.
     Give(ServerId),
     /// Copies that it is to have.
@@ -31,7 +33,10 @@ pub(crate) enum Turn {
 impl Turn {
     fn server(self) -> ServerId {
         match self {
-            Turn::Recover(server) | Turn::Give(server) | Turn::Fill(server) => server,
+            Turn::Recover(server)
+            | Turn::Retry(server)
+            | Turn::Give(server)
+            | Turn::Fill(server) => server,
         }
     }
 }
@@ -53,7 +58,9 @@ impl Core {
         if !self.bulk.idle && !self.recoveries.is_empty() {
             return Some(self.ran_at);
         }
-        let waits = !self.giving.is_empty() || !self.fill_waiting.is_empty();
+        let waits = !self.giving.is_empty()
+            || !self.fill_waiting.is_empty()
+            || self.unmoved_due().next().is_some();
         // What the rate holds back has its time, whatever there was to look at before.
         (waits && (!self.bulk.idle || self.bulk.at > self.ran_at)).then_some(self.bulk.at)
     }
@@ -79,6 +86,7 @@ impl Core {
             }
             let sent = match turn {
                 Turn::Recover(to) => self.recover_next(now, values, to),
+                Turn::Retry(to) => self.retry_next(now, values, to),
                 Turn::Give(to) => self.give_next(now, values, to),
                 Turn::Fill(to) => self.fill_next(now, values, to),
             };
@@ -94,9 +102,14 @@ impl Core {
     /// All that there may be, in their order.
     fn turns(&self) -> Vec<Turn> {
         let recoveries = self.recoveries.keys().copied().map(Turn::Recover);
+        let retries = self.unmoved_due().map(Turn::Retry);
         let gives = self.giving.iter().copied().map(Turn::Give);
         let fills = self.fill_waiting.keys().copied().map(Turn::Fill);
-        recoveries.chain(gives).chain(fills).collect()
+        recoveries
+            .chain(retries)
+            .chain(gives)
+            .chain(fills)
+            .collect()
     }
 
     /// Counts bytes against the rate.

@@ -497,6 +497,7 @@ impl Core {
                 for &slice in &ranges {
                     self.clean(slice);
                 }
+                self.unstored.stored(now, &ranges);
                 self.take(version, &ranges);
                 self.leave_unrecovered(now, from, &refused);
                 let mut unsettled = chunk.unsettled;

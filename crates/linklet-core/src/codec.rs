@@ -306,11 +306,16 @@ impl Part for Message {
                 tag(to, 13);
                 id.put(to);
             }
-            Message::CopyFailed { id, points, kept } => {
+            Message::CopyFailed {
+                id,
+                points,
+                kept,
+                no_room,
+            } => {
                 tag(to, 14);
                 id.put(to);
                 points.put(to);
-                u8::from(*kept).put(to);
+                (u8::from(*kept) | u8::from(*no_room) << 1).put(to);
             }
             Message::TakenInPart {
                 chunk,
@@ -369,11 +374,16 @@ impl Part for Message {
             13 => Message::Settled {
                 id: Part::get(from)?,
             },
-            14 => Message::CopyFailed {
-                id: Part::get(from)?,
-                points: Part::get(from)?,
-                kept: u8::get(from)? == 1,
-            },
+            14 => {
+                let (id, points) = (Part::get(from)?, Part::get(from)?);
+                let said = u8::get(from)?;
+                Message::CopyFailed {
+                    id,
+                    points,
+                    kept: said & 1 != 0,
+                    no_room: said & 2 != 0,
+                }
+            }
             15 => Message::TakenInPart {
                 chunk: Part::get(from)?,
                 unreadable: Part::get(from)?,
@@ -573,11 +583,17 @@ mod tests {
             (
                 id(),
                 prop::collection::vec(any::<u64>(), 0..4),
+                any::<bool>(),
                 any::<bool>()
             )
-                .prop_map(|(id, points, kept)| {
+                .prop_map(|(id, points, kept, no_room)| {
                     let points = points.into_iter().map(KeyPoint).collect();
-                    Message::CopyFailed { id, points, kept }
+                    Message::CopyFailed {
+                        id,
+                        points,
+                        kept,
+                        no_room,
+                    }
                 }),
         ]
     }

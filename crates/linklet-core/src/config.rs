@@ -69,6 +69,9 @@ pub struct Config {
     /// After which an unconfirmed message is sent again. Longer than a round
     /// trip.
     pub resend_after: Duration,
+    /// What a server could not store is sent to it again: after four times
+    /// `resend_after`, then after twice that, and so on up to this pause.
+    pub retry_max: Duration,
 }
 
 impl Default for Config {
@@ -85,6 +88,7 @@ impl Default for Config {
             bulk_bytes: 256 << 10,
             bytes_per_second: u64::MAX,
             resend_after: Duration::from_millis(250),
+            retry_max: Duration::from_secs(30),
         }
     }
 }

@@ -6,8 +6,9 @@ use crate::core::Core;
 use crate::message::{CopyOrder, Entry, Message, Operation};
 use crate::mutants::{self, Mutant};
 use crate::ranges::{RangeSet, in_order};
-use crate::values::Values;
+use crate::values::{NotStored, Values};
 use bytes::Bytes;
+use std::collections::BTreeSet;
 use std::time::Duration;
 use trefoil_sharder::{AssignmentVersion, KeyPoint, ServerId, Slice};
 
@@ -46,9 +47,10 @@ impl Core {
         let state = CopyState { owner: from, token };
         let mut failed = Vec::new();
         let mut kept = false;
+        let mut reasons: BTreeSet<Option<NotStored>> = BTreeSet::new();
         match order {
             CopyOrder::Fill { entries, .. } => {
-                failed = self.fill(values, state, &ranges, entries);
+                failed = self.fill(values, state, &ranges, entries, &mut reasons);
             }
             CopyOrder::Attach { .. } => self.attach(now, id, state, &ranges),
             CopyOrder::Exclude { .. } => {
@@ -72,9 +74,15 @@ impl Core {
                 // Where nothing is, nothing is kept: the copy was dropped, or an
                 // earlier order of it failed.
                 let present = self.copies.get(point) == Some(&state);
-                if refused.is_empty()
-                    && !(present && self.apply(values, id, state, point, key, operation))
-                {
+                let applied = match present {
+                    _ if !refused.is_empty() => Ok(()),
+                    false => Err(None),
+                    true => self
+                        .apply(values, id, state, point, key, operation)
+                        .map_err(Some),
+                };
+                if let Err(why) = applied {
+                    reasons.insert(why);
                     // Strong: what was acknowledged before stays here. It is not
                     // served, for the key is not settled.
                     kept = present && self.config.replication == Replication::Strong;
@@ -93,6 +101,7 @@ impl Core {
                 id,
                 points: failed,
                 kept,
+                no_room: reasons.iter().all(|why| *why == Some(NotStored::NoRoom)),
             },
             None => Message::CopyDone { id },
             Some(newest) => Message::CopyRefused {
@@ -163,6 +172,7 @@ impl Core {
         state: CopyState,
         ranges: &[Slice],
         entries: Vec<Entry>,
+        reasons: &mut BTreeSet<Option<NotStored>>,
     ) -> Vec<KeyPoint> {
         let mut failed = Vec::new();
         for &slice in ranges {
@@ -179,7 +189,12 @@ impl Core {
                 continue;
             }
             // What cannot be kept is no copy, which the owner hears.
-            if entry.value.is_none() || values.store_copy(entry).is_err() {
+            let stored = match entry.value {
+                Some(_) => values.store_copy(entry).map_err(Some),
+                None => Err(None),
+            };
+            if let Err(why) = stored {
+                reasons.insert(why);
                 self.drop_point(values, point);
                 failed.push(point);
             }
@@ -213,7 +228,7 @@ impl Core {
         self.say(now, state.owner, message);
     }
 
-    /// Carries a commit out; whether it is stored.
+    /// Carries a commit out, if it can be stored.
     fn apply(
         &mut self,
         values: &mut dyn Values,
@@ -222,7 +237,7 @@ impl Core {
         point: KeyPoint,
         key: Bytes,
         operation: Operation,
-    ) -> bool {
+    ) -> Result<(), NotStored> {
         if self.config.replication == Replication::Strong {
             self.dirty.insert((point, key.clone()), (state.owner, id));
         }
@@ -234,11 +249,11 @@ impl Core {
                     version,
                     value: Some(value),
                 };
-                return values.store_copy(entry).is_ok();
+                return values.store_copy(entry);
             }
             Operation::Remove => values.remove(point, &key),
         }
-        true
+        Ok(())
     }
 
     pub(crate) fn hear_settled(&mut self, from: ServerId, id: u64) {

@@ -402,8 +402,13 @@ impl Core {
                 self.hear_copy(now, values, from, id, token, order);
             }
             Message::CopyDone { id } => self.hear_done(from, id),
-            Message::CopyFailed { id, points, kept } => {
-                self.hear_failed(now, from, id, &points, kept);
+            Message::CopyFailed {
+                id,
+                points,
+                kept,
+                no_room,
+            } => {
+                self.hear_failed(now, from, id, &points, kept, no_room);
             }
             Message::CopyRefused { id, newest, ranges } => {
                 self.hear_refused(now, from, id, newest, &ranges);

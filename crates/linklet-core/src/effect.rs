@@ -137,6 +137,13 @@ pub enum Refused {
         /// [`Config::copies_min`](crate::Config::copies_min).
         need: usize,
     },
+    /// A server that is to have a copy has no room for new keys of this slice of the map:
+    /// it has refused some of them. A commit of another one would wait until it has.
+    #[error("{by}, which is to have a copy of the key, has no room for it")]
+    NoRoom {
+        /// Which.
+        by: ServerId,
+    },
 }
 
 /// A commit that is done.

@@ -10,13 +10,13 @@
 use crate::Replication;
 use crate::core::Core;
 use crate::effect::Effect;
-use crate::link::Haste;
+use crate::link::{Haste, Link};
 use crate::message::{CopyOrder, Message, Operation};
 use crate::mutants::{self, Mutant};
 use crate::part::Part;
+use crate::pause::{Pause, a_few_behind};
 use crate::ranges::{RangeSet, joined, overlapping};
 use crate::table::{Stale, points_of};
-use crate::unmoved::RETRY_AFTER;
 use crate::values::{Limit, Values};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -43,9 +43,14 @@ pub(crate) struct Follower {
     failed: RangeSet,
     /// Of these, what is to be sent again when it is its turn.
     again: RangeSet,
+    /// Up to here it was sent again last; all have their turn.
+    last_again: Option<KeyPoint>,
+    pause: Pause,
     pub(crate) retry_at: Option<Duration>,
     /// Copies of these it refused, and has not stored since: from when on.
     refusing: BTreeMap<KeyPoint, Duration>,
+    /// Of these, those that it had no room for.
+    no_room: BTreeSet<KeyPoint>,
     /// Of these it was sent no value, for it could not be marshalled here: nobody
     /// could store that.
     unmarshalled: RangeSet,
@@ -87,6 +92,17 @@ impl Follower {
         !self.held.has(point) && !self.failed.has(point)
     }
 
+    /// Whether it could not store this.
+    pub(crate) fn fails(&self, point: KeyPoint) -> bool {
+        self.failed.has(point)
+    }
+
+    /// Whether it has no room for what is new in a slice: it has refused some of it.
+    pub(crate) fn is_full(&self, slice: Slice) -> bool {
+        let mut points = self.no_room.range(slice.start()..=slice.last());
+        points.next().is_some()
+    }
+
     /// Keys of a range that it may not have been told of.
     pub(crate) fn unconfirmed(&self, ranges: &RangeSet) -> Vec<(KeyPoint, Bytes)> {
         let keys = self.orders.iter().filter_map(|(_, order)| match order {
@@ -124,8 +140,20 @@ impl Follower {
 
     /// It has a copy of this, or is not to have one any more: it refuses nothing of it.
     fn stored(&mut self, slice: Slice) {
-        if !self.refusing.is_empty() {
-            self.refusing.retain(|point, _| !slice.contains(*point));
+        let within = self.refusing.range(slice.start()..=slice.last());
+        for point in within.map(|(&point, _)| point).collect::<Vec<_>>() {
+            self.refusing.remove(&point);
+            self.no_room.remove(&point);
+        }
+    }
+
+    /// It has stored this. If it could not before, there is room now: it is sent the rest.
+    fn stored_now(&mut self, now: Duration, slice: Slice) {
+        let before = self.refusing.len();
+        self.stored(slice);
+        if self.refusing.len() < before {
+            self.pause = Pause::default();
+            self.retry_at = (!self.failed.is_empty()).then_some(now);
         }
     }
 
@@ -133,6 +161,7 @@ impl Follower {
     /// under way, or nothing is any more.
     fn expect_again(&mut self, part: Slice) {
         self.failed.remove(part);
+        self.again.remove(part);
         self.synced.add(part);
     }
 
@@ -294,12 +323,14 @@ impl Core {
         let mut again: BTreeSet<ServerId> = BTreeSet::new();
         for (&server, follower) in &mut self.followers {
             if follower.retry_at.is_some_and(|at| now >= at) {
-                follower.retry_at = Some(now + RETRY_AFTER * self.config.resend_after);
+                follower.pause.lengthen(&self.config);
+                follower.retry_at = Some(follower.pause.end(now, &self.config));
                 again.insert(server);
-                follower.again = follower.failed.clone();
-                for (slice, ()) in follower.failed.iter() {
-                    self.follow_stale.range(slice);
-                }
+                let last = follower.last_again.unwrap_or(KeyPoint(u64::MAX));
+                let few = a_few_behind(&follower.failed, last);
+                follower.last_again = few.last().map(|slice| slice.last());
+                few.iter().for_each(|&slice| self.follow_stale.range(slice));
+                follower.again = RangeSet::of(few);
             }
         }
         let stale = std::mem::take(&mut self.follow_stale);
@@ -522,7 +553,15 @@ impl Core {
             .flat_map(|&slice| self.proposals.apart(slice).1);
         let under_way: Vec<Slice> = under_way.collect();
         let mut rest = RangeSet::of(missing);
+        let to_it = |core: &Core| core.links.get(&server).map_or(0, Link::unconfirmed_bytes);
+        let before = to_it(self);
         for point in under_way {
+            let follower = self.followers.get(&server);
+            let again = follower.is_some_and(|follower| follower.again.has(point.start()));
+            if again && to_it(self) - before >= self.config.bulk_bytes {
+                // It could not store it before: that waits for its turn.
+                continue;
+            }
             rest.remove(point);
             if let Some(&token) = self.owned.get(point.start()) {
                 self.fill_at(now, values, server, point.start(), token);
@@ -532,30 +571,39 @@ impl Core {
     }
 
     /// Tells a server again of commits that it could not store, where it has a
-    /// copy: the oldest first. Where none is under way any more, as far as the window
-    /// allows.
+    /// copy and it is their turn: as many bytes as a share of bulk, and one at least. Where
+    /// none is under way any more, as far as the window allows.
     fn tell_failed(&mut self, now: Duration, server: ServerId) {
         let Some(follower) = self.followers.get(&server) else {
             return;
         };
         let parts = follower
-            .failed
+            .again
             .iter()
             .flat_map(|(slice, ())| follower.held.common(slice).collect::<Vec<_>>())
             .filter(|part| follower.excluding.gaps(*part) == [*part]);
-        // Behind all others where nothing is under way any more.
-        let mut parts: Vec<(u64, Slice)> = parts
-            .map(|part| (self.proposals.first_within(part).unwrap_or(u64::MAX), part))
-            .collect();
-        parts.sort_unstable_by_key(|&(first, part)| (first, part.start()));
-        for (first, part) in parts {
-            if first == u64::MAX && !self.is_open(server) {
-                // The rest when it is time again.
+        let parts: Vec<Slice> = parts.collect();
+        let mut told = 0;
+        for part in parts {
+            let under_way = self.proposals.within(part);
+            if under_way.is_empty() && !self.is_open(server) {
+                // When it is time again.
+                continue;
+            }
+            let Some(follower) = self.followers.get_mut(&server) else {
+                return;
+            };
+            if told > 0 && told >= self.config.bulk_bytes {
+                // The rest is next.
+                follower.last_again = part.start().0.checked_sub(1).map(KeyPoint);
                 return;
             }
-            if let Some(follower) = self.followers.get_mut(&server) {
-                follower.expect_again(part);
-            }
+            let bytes = under_way.iter().map(|(.., operation)| match operation {
+                Operation::Put { value, .. } => value.len(),
+                Operation::Remove => 0,
+            });
+            told += bytes.sum::<usize>();
+            follower.expect_again(part);
             for (token, ranges) in self.by_token(&RangeSet::of([part])) {
                 for slice in ranges {
                     self.tell_pending(now, server, slice, token);
@@ -793,7 +841,7 @@ impl Core {
                 Order::Fill(ranges) => {
                     for (slice, ()) in ranges.iter() {
                         follower.synced.add(slice);
-                        follower.stored(slice);
+                        follower.stored_now(self.ran_at, slice);
                         self.follow_stale.range(slice);
                     }
                 }
@@ -830,7 +878,7 @@ impl Core {
                     }
                     let kept = follower.keeps(point);
                     if kept {
-                        follower.stored(Slice::of_point(point));
+                        follower.stored_now(self.ran_at, Slice::of_point(point));
                     }
                     self.proposals.confirm(number, from, kept);
                 }
@@ -861,8 +909,8 @@ impl Core {
         id: u64,
         points: &[KeyPoint],
         kept: bool,
+        no_room: bool,
     ) {
-        let retry_at = now + RETRY_AFTER * self.config.resend_after;
         let Some(follower) = self.followers.get_mut(&from) else {
             return;
         };
@@ -904,12 +952,16 @@ impl Core {
                 follower.synced.remove(slice);
                 follower.failed.add(slice);
                 follower.again.remove(slice);
+                let retry_at = follower.pause.end(now, &self.config);
                 follower.retry_at.get_or_insert(retry_at);
                 if follower.unmarshalled.has(point) {
                     continue;
                 }
                 if follower.refusing.len() < REFUSING_MAX {
                     follower.refusing.entry(point).or_insert(now);
+                    if no_room {
+                        follower.no_room.insert(point);
+                    }
                 }
                 failed.push(point);
             }
@@ -959,6 +1011,9 @@ impl Core {
             }
             if follower.failed.is_empty() {
                 follower.retry_at = None;
+                if follower.refusing.is_empty() {
+                    follower.pause = Pause::default();
+                }
             }
         }
         for (server, part) in released {

@@ -205,8 +205,9 @@ impl Core {
         }
     }
 
-    /// Sends these points in one chunk, with what lies behind each; returns those of
-    /// commits under way, and those in transit, which were left out.
+    /// Sends these points, with what lies behind each, in one chunk, or in more if they are
+    /// large: a frame has its bound. Returns those of commits under way, and those in
+    /// transit, which were left out.
     fn give_urgent(
         &mut self,
         now: Duration,
@@ -219,6 +220,9 @@ impl Core {
         for point in points {
             if part.has(point) {
                 continue;
+            }
+            if part.bytes >= self.config.chunk_bytes {
+                self.send_part(now, values, to, std::mem::take(&mut part), Haste::Urgent);
             }
             let Some((range, _)) = self.leaving.find(point).filter(|(_, at)| **at == to) else {
                 if self.transit_at.has(point) {
@@ -276,7 +280,7 @@ impl Core {
     }
 
     /// Sends a chunk, and with it the authority; `false` if it is empty.
-    fn send_part(
+    pub(crate) fn send_part(
         &mut self,
         now: Duration,
         values: &mut dyn Values,
@@ -385,7 +389,7 @@ impl Core {
         from: ServerId,
         ranges: Vec<Slice>,
     ) {
-        self.note_moved(now, from, &ranges);
+        self.note_moved(from, &ranges);
         if self.config.replication == Replication::None {
             for &slice in &ranges {
                 values.forget(slice);

@@ -132,6 +132,7 @@ mod message;
 #[doc(hidden)]
 pub mod mutants;
 mod part;
+mod pause;
 mod ranges;
 mod recover;
 mod serve;

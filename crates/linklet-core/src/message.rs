@@ -183,6 +183,8 @@ pub enum Message {
         /// The copies from before the order are still there, and are not served;
         /// else there is no copy of these points.
         kept: bool,
+        /// There was no room for any of them.
+        no_room: bool,
     },
     /// A newer owner has been heard of: the sender is a former one.
     CopyRefused {

@@ -128,14 +128,6 @@ impl Proposals {
         found
     }
 
-    /// The first of the commits under way in a range.
-    pub(crate) fn first_within(&self, slice: Slice) -> Option<u64> {
-        let keys = self.by_key.range((slice.start(), Bytes::new())..);
-        keys.take_while(|((point, _), _)| *point <= slice.last())
-            .filter_map(|(_, numbers)| numbers.front().copied())
-            .min()
-    }
-
     pub(crate) fn wait_for(&mut self, number: u64, server: ServerId) {
         if let Some(proposal) = self.pending.get_mut(&number) {
             proposal.waits.insert(server);
@@ -270,7 +262,14 @@ impl Core {
             _ => Access::Commit,
         };
         let request = Request { access, ..*request };
-        let decision = self.decide(now, &request);
+        let mut decision = self.decide(now, &request);
+        if let Decision::Serve { .. } = decision
+            && let Operation::Put { .. } = operation
+            && let Some(by) = self.full_copy(request.point)
+            && values.get(request.point, &key).is_none()
+        {
+            decision = Decision::Refused(Refused::NoRoom { by });
+        }
         if let Decision::Serve { token } = decision {
             let (ticket, point) = (Some(request.ticket), request.point);
             if self.config.replication == Replication::Strong {
@@ -331,6 +330,22 @@ impl Core {
         let holders = self.followers.keys().filter(|&server| keeps(server));
         let (have, need) = (1 + holders.count() + next.count(), self.copies_needed());
         (have < need).then_some(Refused::TooFewCopies { have, need })
+    }
+
+    /// Who is to have a copy of a point, and has no room for new keys there. A commit of
+    /// one would stay under way with its value until there is room, beyond all bounds if
+    /// many were begun.
+    fn full_copy(&self, point: KeyPoint) -> Option<ServerId> {
+        if self.config.replication != Replication::Strong {
+            return None;
+        }
+        let assigned = self.map.current()?.slice_of(point);
+        let has_copy = |server: &ServerId, follower: &Follower| {
+            follower.held.has(point) || assigned.servers.contains(server)
+        };
+        let mut followers = self.followers.iter();
+        let full = followers.find(|(server, f)| f.is_full(assigned.slice) && has_copy(server, f));
+        full.map(|(&server, _)| server)
     }
 
     #[expect(clippy::too_many_arguments, reason = "one call in each of two places")]

@@ -2,25 +2,23 @@
 //!
 //! There is no room for it, or it is of another release's form: it would be lost with its
 //! move, and nothing could bring it back. So its point stays where it is. Its owner serves
-//! it and sends it again from time to time; whoever is to have it sends callers there. What
+//! it and sends it again, a little at a time and after pauses that get longer
+//! ([`pause`](crate::pause)); whoever is to have it sends callers there. What
 //! nobody owns any more, and whoever takes over cannot store, stays a copy where it is: it
 //! has no owner until it is stored.
 
 use crate::core::Core;
 use crate::effect::Effect;
 use crate::give::Transit;
+use crate::link::Haste;
+use crate::part::Part;
+use crate::pause::{Pause, RETRY_POINTS, a_few_behind};
 use crate::ranges::{RangeMap, RangeSet, joined};
-use crate::values::{NotStored, Values};
+use crate::values::{Limit, NotStored, Values};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
 use std::time::Duration;
 use trefoil_sharder::{KeyPoint, ServerId, Slice};
-
-/// What could not be stored is sent again after so many times the time after which
-/// messages are.
-pub(crate) const RETRY_AFTER: u32 = 4;
-/// So many points at a time, until one of them is stored.
-const RETRY_POINTS: usize = 16;
 
 /// What one claimant could not store.
 #[derive(Debug)]
@@ -31,7 +29,21 @@ pub(crate) struct Unmoved {
     held_back: BTreeSet<KeyPoint>,
     /// The last one that was sent again; all have their turn.
     last: KeyPoint,
-    retry_at: Duration,
+    pause: Pause,
+    /// None: some of it is to be sent when it is its turn.
+    retry_at: Option<Duration>,
+}
+
+impl Unmoved {
+    /// What is to be sent again next.
+    fn next(&self) -> Vec<KeyPoint> {
+        let behind = self.held_back.range((Excluded(self.last), Unbounded));
+        let behind: Vec<KeyPoint> = behind.take(RETRY_POINTS).copied().collect();
+        if behind.is_empty() {
+            return self.held_back.iter().take(RETRY_POINTS).copied().collect();
+        }
+        behind
+    }
 }
 
 /// What this server is to own, was sent, and could not store.
@@ -42,12 +54,25 @@ pub(crate) struct Unstored {
     /// Nobody's: copies of it are to be asked for again, then.
     recovered: RangeSet,
     recover_at: Option<Duration>,
+    /// Of these, what was asked for again last.
+    tried: RangeSet,
+    /// Up to here; all have their turn.
+    last: Option<KeyPoint>,
+    pause: Pause,
 }
 
 impl Unstored {
     /// Who serves what this server is to own.
     pub(crate) fn holder(&self, point: KeyPoint) -> Option<ServerId> {
         self.at.get(point).copied()
+    }
+
+    /// These copies have come, and were stored: there is room now.
+    pub(crate) fn stored(&mut self, now: Duration, ranges: &[Slice]) {
+        if ranges.iter().any(|&slice| self.tried.touches(slice)) {
+            self.pause = Pause::default();
+            self.recover_at = (!self.recovered.is_empty()).then_some(now);
+        }
     }
 
     /// Not wanted any more, or here.
@@ -106,7 +131,7 @@ impl Core {
         let Some(mut transit) = self.take_transit(from, chunk) else {
             return;
         };
-        let retry_at = now + RETRY_AFTER * self.config.resend_after;
+        let retry_at = Pause::default().end(now, &self.config);
         let mut owned = RangeMap::default();
         for (why, points) in refused {
             let is_back = |point: &KeyPoint| transit.owned.has(*point);
@@ -115,7 +140,8 @@ impl Core {
                 points: BTreeMap::new(),
                 held_back: BTreeSet::new(),
                 last: KeyPoint(u64::MAX),
-                retry_at,
+                pause: Pause::default(),
+                retry_at: Some(retry_at),
             });
             for &point in &points {
                 unmoved.points.entry(point).or_insert(now);
@@ -152,7 +178,7 @@ impl Core {
     }
 
     /// It has taken these. If it could not before, there is room now.
-    pub(crate) fn note_moved(&mut self, now: Duration, to: ServerId, ranges: &[Slice]) {
+    pub(crate) fn note_moved(&mut self, to: ServerId, ranges: &[Slice]) {
         let Some(unmoved) = self.unmoved.get_mut(&to) else {
             return;
         };
@@ -161,7 +187,8 @@ impl Core {
             for point in within.map(|(&point, _)| point).collect::<Vec<_>>() {
                 unmoved.points.remove(&point);
                 unmoved.held_back.remove(&point);
-                unmoved.retry_at = now;
+                unmoved.pause = Pause::default();
+                unmoved.retry_at = None;
             }
         }
         if unmoved.points.is_empty() {
@@ -173,24 +200,34 @@ impl Core {
 
     /// When something is to be tried again.
     pub(crate) fn unmoved_at(&self) -> Option<Duration> {
-        let given = self.unmoved.values().map(|unmoved| unmoved.retry_at);
+        let given = self.unmoved.values().filter_map(|u| u.retry_at);
         given.chain(self.unstored.recover_at).min()
     }
 
     /// Tries again what its next owner, or this one, could not store.
     pub(crate) fn try_unmoved_again(&mut self, now: Duration, values: &mut dyn Values) {
         if self.unstored.recover_at.is_some_and(|at| now >= at) {
-            self.unstored.recover_at = None;
-            for (slice, ()) in std::mem::take(&mut self.unstored.recovered).iter() {
+            let unstored = &mut self.unstored;
+            let last = unstored.last.unwrap_or(KeyPoint(u64::MAX));
+            let again = a_few_behind(&unstored.recovered, last);
+            unstored.last = again.last().map(|slice| slice.last());
+            for &slice in &again {
+                unstored.recovered.remove(slice);
                 self.conclude_stale.add(slice);
             }
+            unstored.tried = RangeSet::of(again);
+            unstored.pause.lengthen(&self.config);
+            let next = unstored.pause.end(now, &self.config);
+            unstored.recover_at = (!unstored.recovered.is_empty()).then_some(next);
             self.conclude(now, values);
         }
-        let due = self.unmoved.iter().filter(|(_, u)| now >= u.retry_at);
+        let is_due = |unmoved: &Unmoved| unmoved.retry_at.is_some_and(|at| now >= at);
+        let due = self.unmoved.iter().filter(|(_, unmoved)| is_due(unmoved));
         for to in due.map(|(&to, _)| to).collect::<Vec<_>>() {
             let Some(unmoved) = self.unmoved.get_mut(&to) else {
                 continue;
             };
+            unmoved.retry_at = None;
             // What somebody else got meanwhile.
             let is_here = |point| self.owned.has(point) || self.transit_at.has(point);
             unmoved.points.retain(|&point, _| is_here(point));
@@ -199,19 +236,89 @@ impl Core {
                 self.unmoved.remove(&to);
                 continue;
             }
-            unmoved.retry_at = now + RETRY_AFTER * self.config.resend_after;
-            let behind = unmoved.held_back.range((Excluded(unmoved.last), Unbounded));
-            let mut again: Vec<KeyPoint> = behind.take(RETRY_POINTS).copied().collect();
-            if again.is_empty() {
-                again = unmoved
-                    .held_back
-                    .iter()
-                    .take(RETRY_POINTS)
-                    .copied()
-                    .collect();
+            // A commit that a copy cannot store would keep it here for ever: it is taken
+            // back once the point is to be given.
+            let next = unmoved.next().into_iter();
+            let stuck = |point: &KeyPoint| self.followers.values().any(|f| f.fails(*point));
+            let stuck: Vec<KeyPoint> = next.filter(stuck).collect();
+            self.release(to, &stuck);
+        }
+    }
+
+    /// To whom something is to be sent again when it is its turn.
+    pub(crate) fn unmoved_due(&self) -> impl Iterator<Item = ServerId> {
+        let due = self.unmoved.iter().filter(|(_, u)| u.retry_at.is_none());
+        due.map(|(&to, _)| to)
+    }
+
+    /// Sends a few of the points again that a server could not store, as far as
+    /// [`Config::bulk_bytes`](crate::Config::bulk_bytes) allows, and nothing before it has
+    /// answered all that it was sent: one that hangs gets no more. They are withdrawn from
+    /// here to its answer.
+    pub(crate) fn retry_next(
+        &mut self,
+        now: Duration,
+        values: &mut dyn Values,
+        to: ServerId,
+    ) -> bool {
+        if self.transit.values().any(|transit| transit.to == to) {
+            return false;
+        }
+        let Some(unmoved) = self.unmoved.get_mut(&to) else {
+            return false;
+        };
+        unmoved.pause.lengthen(&self.config);
+        unmoved.retry_at = Some(unmoved.pause.end(now, &self.config));
+        let mut again = unmoved.next();
+        unmoved.last = again.last().copied().unwrap_or(unmoved.last);
+        // Those with commits under way have to wait for them.
+        again.retain(|&point| self.proposals.apart(Slice::of_point(point)).1.is_empty());
+        self.release(to, &again);
+        let leaves = |point: &KeyPoint| self.leaving.get(*point) == Some(&to);
+        let (again, not_claimed): (Vec<KeyPoint>, Vec<_>) = again.into_iter().partition(leaves);
+        if let Some(unmoved) = self.unmoved.get_mut(&to) {
+            not_claimed.iter().for_each(|point| {
+                unmoved.points.remove(point);
+            });
+        }
+        self.publish(values);
+        let limit = Limit {
+            bytes: self.config.chunk_bytes,
+            entries: self.config.chunk_entries,
+        };
+        let mut part = Part::default();
+        for (at, &point) in again.iter().enumerate() {
+            let mut next = Part::default();
+            next.scan(values, Slice::of_point(point), limit);
+            if !part.sent.is_empty() && part.bytes + next.bytes > self.config.bulk_bytes {
+                self.hold(to, &again[at..]);
+                break;
             }
-            unmoved.last = again.last().copied().unwrap_or(unmoved.last);
-            self.send_again(to, again);
+            part.sent.extend(next.sent);
+            part.entries.extend(next.entries);
+            part.bytes += next.bytes;
+        }
+        self.send_part(now, values, to, part, Haste::Bulk)
+    }
+
+    /// These are to be sent.
+    fn release(&mut self, to: ServerId, points: &[KeyPoint]) {
+        if let Some(unmoved) = self.unmoved.get_mut(&to) {
+            points.iter().for_each(|point| {
+                unmoved.held_back.remove(point);
+            });
+            self.redirect_claims(&joined(points.iter().map(|&point| Slice::of_point(point))));
+        }
+    }
+
+    /// These are not, for now: the first of them is the next one to be tried.
+    fn hold(&mut self, to: ServerId, points: &[KeyPoint]) {
+        if let Some(unmoved) = self.unmoved.get_mut(&to)
+            && let Some(first) = points.first()
+        {
+            unmoved.held_back.extend(points);
+            unmoved.last = KeyPoint(first.0.wrapping_sub(1));
+            self.redirect_claims(&joined(points.iter().map(|&point| Slice::of_point(point))));
         }
     }
 
@@ -224,6 +331,7 @@ impl Core {
         let mut again = points;
         again.retain(|point| unmoved.held_back.remove(point));
         if !again.is_empty() {
+            again.sort_unstable();
             self.redirect_claims(&joined(again.iter().map(|&point| Slice::of_point(point))));
             self.urgent.entry(to).or_default().extend(again);
         }
@@ -264,7 +372,7 @@ impl Core {
         if refused.is_empty() {
             return;
         }
-        let again = now + RETRY_AFTER * self.config.resend_after;
+        let again = self.unstored.pause.end(now, &self.config);
         self.unstored.recover_at.get_or_insert(again);
         for &point in refused.keys() {
             self.unstored.recovered.add(Slice::of_point(point));

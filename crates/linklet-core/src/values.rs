@@ -26,7 +26,7 @@ pub struct Scan {
 }
 
 /// Why a value that arrived was not stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NotStored {
     /// It could not be unmarshalled.
     Unreadable,

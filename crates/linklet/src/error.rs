@@ -100,6 +100,14 @@ pub enum Error {
         /// The bound.
         bound: u64,
     },
+    /// A server that is to have a copy of a new key has no room for it: it has refused
+    /// others of the same slice. With strong replication nothing new is begun there
+    /// meanwhile; what is there can be changed and removed.
+    #[error("{by}, which is to have a copy of the key, has no room for it")]
+    NoRoomForCopy {
+        /// Which.
+        by: ServerId,
+    },
     /// The value cannot be sent to the replicas, so it is not committed.
     #[error("the value cannot be marshalled for its replicas: {0}")]
     Marshal(#[source] MarshalError),
@@ -225,7 +233,7 @@ impl From<Error> for Status {
             | Error::NotMember
             | Error::Busy { .. }
             | Error::Unsettled { .. } => Code::Unavailable,
-            Error::NoRoom { .. } => Code::ResourceExhausted,
+            Error::NoRoom { .. } | Error::NoRoomForCopy { .. } => Code::ResourceExhausted,
             Error::Conflict | Error::OtherHistory { .. } => Code::FailedPrecondition,
             Error::Overran { .. } | Error::Indeterminate(Indeterminate::Unconfirmed { .. }) => {
                 Code::DeadlineExceeded

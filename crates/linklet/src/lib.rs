@@ -70,6 +70,7 @@
 //! | `event`, `facts`, `stats`, `metrics`, `error` | what the application is told |
 
 mod builder;
+mod damped;
 mod driver;
 mod error;
 mod event;

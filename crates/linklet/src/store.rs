@@ -1,5 +1,6 @@
 //! What the operations, the protocol's driver and the freshness hooks share.
 
+use crate::damped::Damped;
 use crate::event::{Event, Events, Eviction, EvictionReason, StateLoss, StateLossReason};
 use crate::facts::Facts;
 use crate::flight::Flights;
@@ -65,6 +66,8 @@ pub(crate) struct Store<V> {
     pub(crate) meters: Meters,
     pub(crate) counters: Counters,
     pub(crate) events: Events,
+    /// Values that arrived and cannot be used.
+    pub(crate) unreadable: Damped,
     /// Listeners want to know of every object that leaves.
     notices: bool,
     pub(crate) errand: Notify,
@@ -98,6 +101,7 @@ impl<V: 'static> Store<V> {
             meters: Meters::new(Instant::now()),
             counters: Counters::default(),
             events: options.events,
+            unreadable: Damped::default(),
             notices: options.notices,
             errand: Notify::new(),
             facts: Facts::default(),

@@ -9,6 +9,7 @@ use crate::table::{Key, Room};
 use bytes::Bytes;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 use trefoil_freshness_core::table::Stamp;
 use trefoil_linklet_core::{Entry, Limit, NotStored, Scan, Table as Rules, Ticket, Values};
 use trefoil_sharder::{KeyPoint, Slice};
@@ -154,11 +155,15 @@ impl<V: 'static> Objects<V> {
         let value = match value {
             Ok(value) => Arc::new(value),
             Err(error) => {
-                tracing::error!(
-                    key = %String::from_utf8_lossy(&entry.key),
-                    %error,
-                    "a value that arrived cannot be used"
-                );
+                // With strong copies it is sent again and again.
+                if let Some(count) = store.unreadable.tell(Instant::now()) {
+                    tracing::error!(
+                        key = %String::from_utf8_lossy(&entry.key),
+                        %error,
+                        count,
+                        "a value that arrived cannot be used"
+                    );
+                }
                 return Err(NotStored::Unreadable);
             }
         };

@@ -199,6 +199,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
             Decision::Refused(Refused::TooFewCopies { have, need }) => {
                 Err(Error::TooFewCopies { have, need })
             }
+            Decision::Refused(Refused::NoRoom { by }) => Err(Error::NoRoomForCopy { by }),
         }
     }
 }

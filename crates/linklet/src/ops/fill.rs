@@ -216,7 +216,12 @@ impl<V: Send + Sync + 'static> Linklet<V> {
                 Ok(Ok((value, stamp))) => return (Ok(value.map(|value| (value, stamp))), true),
                 Ok(Err(refused)) => refused,
                 // It is good, though it cannot be kept.
-                Err(Error::NoRoom { .. } | Error::Busy { .. } | Error::Unsettled { .. }) => {
+                Err(
+                    Error::NoRoom { .. }
+                    | Error::NoRoomForCopy { .. }
+                    | Error::Busy { .. }
+                    | Error::Unsettled { .. },
+                ) => {
                     let stamp = store.fresh.unkept(token);
                     return (Ok(value.map(|value| (value, stamp))), false);
                 }

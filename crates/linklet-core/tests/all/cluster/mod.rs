@@ -271,6 +271,31 @@ impl Cluster {
         }
     }
 
+    /// Seconds pass, in steps of a tenth; what is sent from one server to another is lost.
+    pub(crate) fn seconds(&mut self, seconds: u64, lost: Option<(u64, u64)>) {
+        for _ in 0..10 * seconds {
+            for _ in 0..10 {
+                if let Some((from, to)) = lost {
+                    self.lose(from, to);
+                }
+                self.rounds(1);
+            }
+            self.now += Duration::from_millis(95);
+            for id in self.ids() {
+                self.with(id, |core, memory, now| core.tick(now, memory));
+            }
+        }
+    }
+
+    /// How often a server has told something.
+    pub(crate) fn times_told(&self, id: u64, what: impl Fn(&Effect) -> bool) -> usize {
+        let told = self
+            .effects
+            .iter()
+            .filter(|(of, effect)| *of == id && what(effect));
+        told.count()
+    }
+
     /// Bytes on their way from one server to another, of whole ranges.
     pub(crate) fn bulk_on_the_way(&self, from: u64, to: u64) -> usize {
         let frames = self.frames.iter();
