@@ -66,6 +66,14 @@ impl<D: AsRef<[u8]>> Order<D> {
                 ..DataEntry::default()
             },
         };
+        // Who erases what it holds has all of it. Others refuse an ERASE with a value.
+        let entry = match self.action {
+            Action::Erase => DataEntry {
+                key: entry.key,
+                ..DataEntry::default()
+            },
+            _ => entry,
+        };
         Some(Mutation {
             action: self.action,
             version: self.version,
@@ -137,5 +145,37 @@ impl<D> Reply<D> {
             })),
             Reply::Ack(ack) => Reply::Ack(ack),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever erases may hold the whole item, and others refuse an ERASE with a value.
+    #[test]
+    fn an_erase_has_no_value_whatever_is_held() {
+        let entry = DataEntry {
+            key: b"key",
+            value: b"value",
+            client_flags: 7,
+            ..DataEntry::default()
+        };
+        let mut data = vec![0; entry.encoded_len()];
+        entry.encode(&mut data, 5, Version::new(1, 2, 3));
+        let order = |action| Order {
+            action,
+            version: Version::new(4, 5, 6),
+            item: Data::Whole(data.clone()),
+        };
+        let erase = order(Action::Erase);
+        let erase = erase.mutation().unwrap();
+        assert_eq!(
+            (erase.entry.key, erase.entry.value),
+            (&b"key"[..], &b""[..])
+        );
+        assert_eq!(erase.entry.client_flags, 0);
+        let set = order(Action::Set);
+        assert_eq!(set.mutation().unwrap().entry, entry);
     }
 }
