@@ -152,7 +152,8 @@ pub(crate) fn take(
     let begun = Instant::now();
     let mut saying = JoinSet::new();
     saying.spawn_on(say_alive(alive), runtime.handle());
-    // Most of it is copied while the predecessor serves, and gives way to that.
+    // Most of it is copied while the predecessor serves, and gives way to that. The locks
+    // that it takes are of a store that does not serve yet.
     let copied = background::run("trefoil-copy", async {
         let predecessor = Arc::new(predecessor()?);
         let copies = copy_most(&predecessor, member);

@@ -134,7 +134,8 @@ pub(crate) fn gather(
         Work::new(state, member, gather, pace)?
     };
     // Before everybody waits for it the copy gives way to what the cell serves, and so does
-    // what has changed while others copy.
+    // what has changed while others copy. The locks that it takes are of a store that does not
+    // serve yet.
     let copied = background::run("trefoil-gather", async {
         work.connect();
         work.run(Until::Haste).await

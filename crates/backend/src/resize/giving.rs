@@ -711,8 +711,8 @@ mod tests {
         };
         begin(0);
         begin(1);
-        let (keeps, goes) = (Placement::new(1, 2), &cell.config.hash);
-        let first = |key: &[u8]| keeps.first(goes.hash(key));
+        let (placement, hasher) = (Placement::new(1, 2), &cell.config.hash);
+        let first = |key: &[u8]| placement.first(hasher.hash(key));
         let keys: Vec<Vec<u8>> = (0..20u8).map(|n| vec![b'k', n]).collect();
         for key in &keys {
             cell.set(key, b"value");

@@ -52,7 +52,7 @@ pub struct Order<D> {
     pub action: Action,
     /// Its own.
     pub version: Version,
-    /// A data entry; for an ERASE the key alone.
+    /// A data entry. Of an ERASE's only the key counts, and it may be all there is.
     pub item: Data<D>,
 }
 

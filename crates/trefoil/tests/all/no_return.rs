@@ -198,7 +198,7 @@ fn an_etcd_without_room_after_the_change_costs_nothing() {
 /// etcd can be read, and takes nothing: a process that takes another one's place serves by
 /// the lock of the cell's directory, and registers when there is room.
 #[test]
-fn an_etcd_without_room_delays_no_restart() {
+fn an_etcd_without_room_stops_no_restart() {
     let home = tempfile::tempdir().unwrap();
     let mut etcd = EtcdProcess::start(home.path(), None).unwrap();
     let address = format!("etcd://{}/cells/mail", etcd.host());
