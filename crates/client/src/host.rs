@@ -7,40 +7,23 @@ use crate::engines::{By, NoHello, engine_address, engine_of};
 use crate::port::ClientPort;
 use crate::pulse;
 use crate::rpc::{Bell, Rpc, RpcPort};
+use crate::successor::{Awaited, Claim, Foreseen, Place, Successor};
 use crate::time;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
-use std::num::NonZeroU64;
 use std::os::fd::BorrowedFd;
-use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use trefoil_cell::RpcAddress;
-use trefoil_driver::{Clock, Event, Host, NotConnected, Options, SUCCESSOR_NS, Topology};
-use trefoil_fabric::shm::{ConnectError, ConnectOptions, Connection, Early};
-use trefoil_layout::{KeyHash, TopologyId};
+use trefoil_driver::{Clock, Event, Host, NotConnected, Options, Topology};
+use trefoil_fabric::shm::{ConnectError, ConnectOptions, Early};
+use trefoil_layout::KeyHash;
 use trefoil_rpc::v1;
 use trefoil_softnic::{DatagramUse, EngineAddress, EnginePort, Sessions};
 
 /// Patience with an empty call to a backend that was silent.
 const PING_PATIENCE: Duration = Duration::from_millis(500);
-
-/// How often it is looked whether a backend's successor has come: it comes within a
-/// millisecond or two as a rule, and operations wait for it.
-const SUCCESSOR_PAUSE: Duration = Duration::from_micros(100);
-/// The same once it has not come for so long: the machine is busy.
-const SUCCESSOR_PAUSE_LONG: Duration = Duration::from_millis(1);
-const SUCCESSOR_LATE: Duration = Duration::from_millis(20);
-/// The same of one that was connected to in advance, which is a look at its memory: in the
-/// first moment. After that all clients that wait would take the core that it needs.
-const SUCCESSOR_PAUSE_SHORT: Duration = Duration::from_micros(30);
-const SUCCESSOR_SOON: Duration = Duration::from_millis(1);
-/// How often it is looked for one that is to take the place: each time it makes message
-/// rings.
-const EARLY_PAUSE: Duration = Duration::from_millis(20);
-/// Patience with its greeting: it may hang while another one takes the place.
-const EARLY_PATIENCE: Duration = Duration::from_millis(50);
 
 /// Patience with a backend that is asked for its engine, and with the greeting of an engine.
 const ENGINE_PATIENCE: Duration = Duration::from_millis(500);
@@ -81,11 +64,12 @@ struct Owed {
 }
 
 impl Owed {
-    /// Has `bring` find out what comes, in a thread of its own.
+    /// Has `bring` find out what comes, in a thread of its own. `None`: somebody else has
+    /// brought it.
     fn by_thread(
         self,
         name: &'static str,
-        bring: impl FnOnce() -> Event<ClientPort> + Send + 'static,
+        bring: impl FnOnce() -> Option<Event<ClientPort>> + Send + 'static,
     ) {
         let spawned = std::thread::Builder::new()
             .name(name.to_owned())
@@ -95,8 +79,8 @@ impl Owed {
         }
     }
 
-    fn bring(mut self, event: Event<ClientPort>) {
-        self.event = Some(event);
+    fn bring(mut self, event: Option<Event<ClientPort>>) {
+        self.event = event;
     }
 }
 
@@ -111,41 +95,11 @@ impl Drop for Owed {
 /// Why nothing has come of a thread.
 const NO_THREAD: &str = "its thread has died, or there was none";
 
-/// Connections to processes that are about to take a backend's place, made in advance: of the
-/// moment in which nobody is the backend, operations wait for what is left of it.
-#[derive(Clone, Default)]
-struct Foreseen {
-    /// `None`: it is being made, and still wanted.
-    by_backend: Arc<Mutex<HashMap<u32, Option<Early>>>>,
-}
-
-impl Foreseen {
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<u32, Option<Early>>> {
-        self.by_backend
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn begin(&self, backend: u32) {
-        self.lock().insert(backend, None);
-    }
-
-    /// Kept, unless somebody has taken what there was, or nobody comes any more.
-    fn made(&self, backend: u32, early: Option<Early>) {
-        if let Some(wanted) = self.lock().get_mut(&backend) {
-            *wanted = early;
-        }
-    }
-
-    fn take(&self, backend: u32) -> Option<Early> {
-        self.lock().remove(&backend).flatten()
-    }
-}
-
 /// See the module. One belongs to each client.
 pub(crate) struct ClientHost {
     shared: Arc<Shared>,
     foreseen: Foreseen,
+    awaited: Vec<Awaited>,
     mailbox: Arc<Mailbox>,
     bell: Arc<Bell>,
     clock_offset_ns: i64,
@@ -172,6 +126,7 @@ impl ClientHost {
         ClientHost {
             shared,
             foreseen: Foreseen::default(),
+            awaited: Vec::new(),
             mailbox: Arc::default(),
             bell: Arc::new(Bell::new()),
             clock_offset_ns: options.clock_offset_ms.saturating_mul(1_000_000),
@@ -211,7 +166,21 @@ impl ClientHost {
 
     #[inline]
     pub(crate) fn has_event(&self) -> bool {
-        self.mailbox.count.load(Ordering::SeqCst) > 0
+        self.mailbox.count.load(Ordering::SeqCst) > 0 || self.awaited.iter().any(Awaited::serves)
+    }
+
+    /// A successor serves, and its thread has not got to run since.
+    fn successor_event(&mut self) -> Option<Event<ClientPort>> {
+        let connected = self.awaited.iter().find_map(|awaited| {
+            let connection = awaited.serves().then(|| awaited.connection())??;
+            Some(Event::Connected {
+                backend: awaited.backend,
+                topology: Arc::clone(&awaited.topology),
+                result: Ok(ClientPort::Shm(connection)),
+            })
+        });
+        self.awaited.retain(|awaited| !awaited.is_over());
+        connected
     }
 
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
@@ -283,11 +252,11 @@ impl ClientHost {
                 },
                 Err(why) => silent(&why),
             });
-            Event::Connected {
+            Some(Event::Connected {
                 backend,
                 topology: thread_topology,
                 result,
-            }
+            })
         };
         owed.by_thread("trefoil-connect", connect);
     }
@@ -358,52 +327,38 @@ impl Host for ClientHost {
         if self.shared.hushed.holds(backend) {
             options.timeout = HUSHED_PATIENCE;
         }
+        let claim = Claim::of(foreseen);
+        if has_moved {
+            self.awaited.push(Awaited {
+                backend,
+                topology: Arc::clone(topology),
+                claim: claim.clone(),
+            });
+        }
         let connect = move || {
-            let begin = Instant::now();
-            let mut successor = Successor::foreseen(foreseen);
-            if has_moved {
-                // Else a pause of microseconds is as much longer again and more.
-                let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-            }
-            let by = begin + Duration::from_nanos(SUCCESSOR_NS);
-            let pause = |successor: &Successor| {
-                let waited = begin.elapsed();
-                let is_soon = waited < SUCCESSOR_SOON && successor.early.is_some();
-                std::thread::sleep(match waited >= SUCCESSOR_LATE {
-                    true => SUCCESSOR_PAUSE_LONG,
-                    false if is_soon => SUCCESSOR_PAUSE_SHORT,
-                    false => SUCCESSOR_PAUSE,
-                });
-            };
-            let connected = loop {
-                let Some(socket) = &socket else {
-                    break Err(no_shared_memory());
-                };
-                match successor.connect(socket, backend, &options, has_moved) {
-                    // Its successor is not there yet.
-                    Err(error) if has_moved && is_absence(&error) && Instant::now() < by => {
-                        pause(&successor);
-                    }
-                    Err(error) => break Err(judge(&error, is_reached_elsewhere)),
-                    // Nor has the one before it gone yet.
-                    Ok(connection)
-                        if has_moved
-                            && is_former(connection.agreement().topology, thread_topology.id())
-                            && Instant::now() < by =>
-                    {
-                        drop(connection);
-                        pause(&successor);
-                    }
-                    Ok(connection) if connection.agreement().topology.is_changing() => {
-                        break Err(NotConnected::down("the backend is leaving its place"));
-                    }
-                    Ok(connection) => {
-                        let found = connection.agreement().topology.life;
-                        let is_ours = found == thread_topology.id().life;
-                        break match is_ours || !is_reached_elsewhere {
-                            true => Ok(connection),
-                            false => Err(another_cells()),
-                        };
+            let connected = match &socket {
+                None => Err(no_shared_memory()),
+                Some(socket) => {
+                    let options = &options;
+                    let place = Place {
+                        socket,
+                        backend,
+                        options,
+                    };
+                    let successor = Successor::new(claim, has_moved);
+                    match successor.connect(place, thread_topology.id())? {
+                        Err(error) => Err(judge(&error, is_reached_elsewhere)),
+                        Ok(connection) if connection.agreement().topology.is_changing() => {
+                            Err(NotConnected::down("the backend is leaving its place"))
+                        }
+                        Ok(connection) => {
+                            let found = connection.agreement().topology.life;
+                            let is_ours = found == thread_topology.id().life;
+                            match is_ours || !is_reached_elsewhere {
+                                true => Ok(connection),
+                                false => Err(another_cells()),
+                            }
+                        }
                     }
                 }
             };
@@ -444,11 +399,11 @@ impl Host for ClientHost {
                     }
                 }
             };
-            Event::Connected {
+            Some(Event::Connected {
                 backend,
                 topology: thread_topology,
                 result,
-            }
+            })
         };
         self.owed_connection(topology, backend, NotConnected::down(NO_THREAD))
             .by_thread("trefoil-connect", connect);
@@ -490,7 +445,10 @@ impl Host for ClientHost {
 
     fn learn(&mut self) {
         let shared = Arc::clone(&self.shared);
-        let learn = move || Event::Learned(shared.learn().map_err(|error| error.to_string()));
+        let learn = move || {
+            let learned = shared.learn().map_err(|error| error.to_string());
+            Some(Event::Learned(learned))
+        };
         self.owed(Event::Learned(Err(NO_THREAD.to_owned())))
             .by_thread("trefoil-learn", learn);
     }
@@ -498,6 +456,9 @@ impl Host for ClientHost {
     fn next_event(&mut self) -> Option<Event<ClientPort>> {
         if !self.has_event() {
             return None;
+        }
+        if let Some(event) = self.successor_event() {
+            return Some(event);
         }
         let event = self.mailbox.lock().pop_front();
         if event.is_some() {
@@ -604,89 +565,6 @@ fn ask(rpc: &Rpc, topology: &Topology, backend: u32) -> Result<(), String> {
     rpc.wait(call, PING_PATIENCE).map(|_| ())
 }
 
-/// Whether nobody is there, or one who is leaving.
-fn is_absence(error: &ConnectError) -> bool {
-    matches!(
-        error,
-        ConnectError::NotFound { .. }
-            | ConnectError::NobodyListens { .. }
-            | ConnectError::HungUp { .. }
-    )
-}
-
-/// Whether who greets as `found` is not the successor that a client which knows `known` waits
-/// for: it is of the cell as it was before, or on its way out.
-fn is_former(found: TopologyId, known: TopologyId) -> bool {
-    found.is_changing() || found.is_followed_by(known)
-}
-
-/// Who is to take a backend's place, while it is waited for.
-#[derive(Default)]
-struct Successor {
-    /// Connected to before it serves.
-    early: Option<Early>,
-    /// Connected to before the predecessor had gone, and nothing came of it yet.
-    is_foreseen: bool,
-    looked: Option<Instant>,
-    /// Whoever listens there does not answer.
-    hangs: bool,
-}
-
-impl Successor {
-    fn foreseen(early: Option<Early>) -> Self {
-        Successor {
-            is_foreseen: early.is_some(),
-            early,
-            ..Successor::default()
-        }
-    }
-
-    /// Connects to a backend. Where another process is to take its place (`has_moved`) and
-    /// has not yet, that one is connected to in advance, and taken once it serves.
-    fn connect(
-        &mut self,
-        socket: &Path,
-        backend: u32,
-        options: &ConnectOptions,
-        has_moved: bool,
-    ) -> Result<Connection, ConnectError> {
-        if let Some(early) = self.early.take_if(|early| early.serves()) {
-            return Ok(early.begin());
-        }
-        if has_moved
-            && self.is_foreseen
-            && self.looked.get_or_insert_with(Instant::now).elapsed() < EARLY_PAUSE
-        {
-            return Err(ConnectError::NotFound {
-                path: socket.to_owned(),
-            });
-        }
-        // What was connected to in advance may be the successor of who serves by now.
-        let connected = Connection::connect(socket, backend, options);
-        let is_absent = connected.as_ref().is_err_and(is_absence);
-        let is_due = self.looked.is_none_or(|at| at.elapsed() >= EARLY_PAUSE);
-        // Another one may have come in the stead of the one that was foreseen.
-        let is_wanted = self.early.is_none() || self.is_foreseen;
-        if has_moved && is_absent && is_wanted && is_due && !self.hangs {
-            self.looked = Some(Instant::now());
-            self.is_foreseen = false;
-            // Whatever is wrong with it: what counts is who serves in the end.
-            let options = ConnectOptions {
-                timeout: EARLY_PATIENCE,
-                ..options.clone()
-            };
-            match Early::greet(socket, backend, &options) {
-                Ok(Some(early)) => self.early = Some(early),
-                Ok(None) => {}
-                // It is not looked for again.
-                Err(ConnectError::Timeout { .. }) => self.hangs = true,
-                Err(_) => {}
-            }
-        }
-        connected
-    }
-}
-
 /// What a failed greeting says of the backend.
 fn judge(error: &ConnectError, is_reached_elsewhere: bool) -> NotConnected {
     let is_down = match error {
@@ -721,16 +599,6 @@ pub(crate) fn random() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use trefoil_layout::topology::CONFIG_ID_CHANGING;
-
-    #[test]
-    fn who_is_leaving_is_no_successor() {
-        let of = |config_id| TopologyId { life: 1, config_id };
-        assert!(is_former(of(4), of(5)));
-        assert!(is_former(of(CONFIG_ID_CHANGING), of(5)));
-        assert!(!is_former(of(5), of(5)));
-        assert!(!is_former(of(6), of(5)));
-    }
 
     /// One that a driver believes under way for ever would never be begun again.
     #[test]

@@ -66,6 +66,7 @@ mod rpc;
 mod served;
 mod sleep;
 mod submit;
+mod successor;
 mod time;
 
 pub use asynchronous::AsyncClient;
