@@ -1,6 +1,7 @@
 //! The side of the processes that are to be.
 
 use super::ResizeError;
+use super::told::ToldPages;
 use crate::background;
 use crate::clock;
 use crate::member::Member;
@@ -525,13 +526,7 @@ struct Peer {
     /// How far its time is ahead of the host's clock, once it has said it.
     ahead_ns: AtomicU64,
     /// What it has told beside what has changed last, by shard.
-    told: Mutex<HashMap<usize, Told>>,
-}
-
-/// What one would answer who is asked for these places.
-struct Told {
-    places: Vec<Range<u64>>,
-    page: v1::CopyItemsResponse,
+    told: ToldPages,
 }
 
 /// How far ahead the time of the cell is, of what each has said. One that is alone with it may
@@ -576,7 +571,7 @@ impl Peer {
             layout_version: LAYOUT_VERSION.into(),
             memory_limit: AtomicU64::new(0),
             ahead_ns: AtomicU64::new(0),
-            told: Mutex::default(),
+            told: ToldPages::default(),
         })
     }
 
@@ -630,7 +625,7 @@ impl Peer {
         places: &[Range<u64>],
         values: bool,
     ) -> Result<Page<Bytes>, ResizeError> {
-        let told = values.then(|| self.told(local, places)).flatten();
+        let told = values.then(|| self.told.take(local, places)).flatten();
         let (mut page, named) = match told {
             Some(page) => self.decode(page, places)?,
             None => {
@@ -693,25 +688,6 @@ impl Peer {
         Ok((page, named))
     }
 
-    /// What it has told already of these places.
-    fn told(&self, local: usize, places: &[Range<u64>]) -> Option<v1::CopyItemsResponse> {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let told = told.remove(&local).filter(|told| told.places == places);
-        told.map(|told| told.page)
-    }
-
-    /// Keeps what is told with an answer, for who asks for it next.
-    fn keep(&self, shards: &[ShardState], pages: Vec<v1::CopyItemsResponse>) {
-        let pages = shards.iter().zip(pages).enumerate();
-        let told = pages.filter(|(_, (_, page))| page.next > 0);
-        let told = told.map(|(local, (shard, page))| {
-            let places = shard.changes.clone();
-            (local, Told { places, page })
-        });
-        let told = told.collect();
-        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = told;
-    }
-
     fn request(&self, step: ResizeStep) -> v1::ResizeRequest {
         v1::ResizeRequest {
             backend: self.number,
@@ -764,7 +740,7 @@ impl Peer {
         };
         let shards: Option<Vec<_>> = answer.shards.into_iter().map(shard).collect();
         let shards = shards.ok_or_else(|| self.malformed(ContractError::Missing("bound_max")))?;
-        self.keep(&shards, answer.pages);
+        self.told.keep(&shards, answer.pages);
         Ok(shards)
     }
 

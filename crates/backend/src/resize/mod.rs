@@ -20,6 +20,7 @@
 
 mod gathering;
 mod giving;
+mod told;
 
 pub(crate) use gathering::gather;
 pub use gathering::{Gather, GatherEvent, GatherOrder, Gathered};
