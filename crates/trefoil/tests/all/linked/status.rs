@@ -65,7 +65,7 @@ fn slices_owners_loads_and_what_a_death_does() {
         "requests/s",
         "owner, copies",
         "nothing to see to",
-        &servers[0].ready.split(' ').next().unwrap().to_owned(),
+        servers[0].ready.split(' ').next().unwrap(),
     ] {
         assert!(shown.contains(expected), "no {expected:?} in {shown}");
     }
