@@ -146,7 +146,7 @@ promtool() {
   [[ -x $tool ]] || (
     mkdir -p "$folder" && cd "$folder" && apt-get download -q prometheus && dpkg-deb -x prometheus_*.deb .
   )
-  "$tool" check rules dashboards/alerts.yml
+  "$tool" check rules dashboards/alerts.yml dashboards/linked-alerts.yml
   target/release/trefoil serve --listen 127.0.0.1:0 --socket "$PWD/$folder/socket" --memcached 127.0.0.1:0 \
     --metrics 127.0.0.1:19411 --memory 64MiB >"$folder/ready" &
   server=$!

@@ -14,7 +14,8 @@ export TREFOIL=$PWD/$built/trefoil
 fetch_peers() {
   mkdir -p target/clients
   setsid bash -ec 'scripts/setup.sh memcached redis postgres etcd tlc rocksdb
-    tests/clients/setup.sh' >target/clients/setup.log 2>&1 &
+    tests/clients/setup.sh
+    scripts/check-manifests.py --set-up' >target/clients/setup.log 2>&1 &
   peers=$!
   trap 'kill -- "-$peers" 2>/dev/null || true' EXIT
 }
@@ -78,6 +79,7 @@ stage "formatting" cargo fmt --all --check
 stage "build" cargo build --profile tested --workspace --features trefoil/full --lib --bins --tests --locked
 stage "names in documentation and scripts" scripts/check-names.py "$TREFOIL"
 stage "servers and clients' packages" await_peers
+stage "manifests for Kubernetes" scripts/check-manifests.py "$TREFOIL" "$built/sessions"
 check_specification
 stage "tests of every crate" scripts/run-tests.py tested
 stage "specification, by TLC" await_specification

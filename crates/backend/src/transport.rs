@@ -2,7 +2,6 @@
 
 use crate::access::Access;
 use crate::admission::{AdmittedAnswer, AdmittedBody, Kind, LongAnswer};
-use crate::exposition::exposition;
 use crate::guests::{Guests, Place};
 use crate::metrics;
 use crate::permission;
@@ -24,6 +23,7 @@ use tokio::sync::{Semaphore, watch};
 use tonic::codegen::Service as _;
 use tonic::service::interceptor::InterceptedService;
 use trefoil_cell::Token;
+use trefoil_endpoint::exposition;
 use trefoil_fabric::shm::UserPolicy;
 use trefoil_tls::{AcceptError, LOOK_PERIOD, Tls};
 

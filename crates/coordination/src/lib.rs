@@ -36,6 +36,7 @@ mod session;
 mod store;
 mod view;
 mod viewcell;
+mod vitals;
 mod watcher;
 mod wire;
 
@@ -44,12 +45,14 @@ pub use clock::BootInstant;
 pub use error::{CoordinationError, Refusal};
 pub use local::LocalCoordinator;
 pub use node::{
-    ChangeStatus, CorpusStatus, MemberStatus, NodeOptions, NodeStatus, Totals, TurnedAway,
+    ChangeStatus, CorpusStatus, METRICS, MemberStatus, NodeOptions, NodeStatus, PROBLEM_KINDS,
+    Problem, SliceStatus, Totals, TurnedAway,
 };
 pub use service::{AssignerClient, AssignerServer};
 pub use session::{JoinOptions, Session, SessionEnd, Status};
 pub use store::StoreAddress;
 pub use trefoil_channel::Security;
 pub use view::{ServerInfo, View};
+pub use vitals::{LastLoss, Vitals};
 pub use watcher::Watcher;
 pub use wire::{WireError, decode_assignment, decode_diff, encode_assignment, encode_diff};

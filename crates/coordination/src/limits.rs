@@ -56,6 +56,8 @@ pub const CORPORA_MAX: usize = 1_000;
 pub const MEMBERS_MAX: usize = 10_000;
 /// Replicas that a server may ask for.
 pub const COPIES_MIN_MAX: usize = 16;
+/// Longest text that a server says of itself for people, in characters.
+pub const VITALS_TEXT_LEN_MAX: usize = 200;
 /// Longest assignment in its stored form, in bytes: etcd takes requests up to
 /// 1.5 MiB.
 pub const ASSIGNMENT_LEN_MAX: usize = 1 << 20;

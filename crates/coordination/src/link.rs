@@ -8,6 +8,7 @@ use crate::node::Node;
 use crate::remote::{Remote, RemoteFeed};
 use crate::store::{CorpusState, News};
 use crate::viewcell::Servers;
+use crate::vitals::Report;
 use crate::wire::MemberRecord;
 use std::fmt;
 use std::sync::Arc;
@@ -16,9 +17,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use trefoil_channel::Security;
 use trefoil_sharder::coordination::Told;
-use trefoil_sharder::{
-    Assignment, AssignmentDiff, AssignmentVersion, MemberState, ServerId, ServerReport,
-};
+use trefoil_sharder::{Assignment, AssignmentDiff, AssignmentVersion, MemberState, ServerId};
 
 /// Why a call had no answer of use.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -134,11 +133,7 @@ impl Link {
         }
     }
 
-    pub(crate) async fn report(
-        &self,
-        corpus: &str,
-        report: &ServerReport,
-    ) -> Result<(), CallError> {
+    pub(crate) async fn report(&self, corpus: &str, report: &Report) -> Result<(), CallError> {
         match self {
             Link::Remote(remote) => remote.report(corpus, report).await,
             Link::Local(node) => {

@@ -8,6 +8,7 @@ use crate::generated::v1::coordination_client::CoordinationClient;
 use crate::limits::{MESSAGE_LEN_MAX, STORE_TIMEOUT, WATCH_SILENCE_MAX};
 use crate::link::{CallError, FeedEvent, Grant, KeepAlive, Registration};
 use crate::viewcell::Servers;
+use crate::vitals::Report;
 use crate::wire::{
     assignment_from, assignment_to, diff_from, lease_from, lease_to, member_from, member_to,
     refusal_from, report_to, state_to, version_to,
@@ -22,7 +23,7 @@ use tokio::time::timeout;
 use tonic::transport::Channel;
 use tonic::{Response, Status, Streaming};
 use trefoil_channel::{Security, failure_text};
-use trefoil_sharder::{AssignmentVersion, ServerId, ServerReport};
+use trefoil_sharder::{AssignmentVersion, ServerId};
 
 type Client = CoordinationClient<Channel>;
 
@@ -151,11 +152,7 @@ impl Remote {
             .map(|_| ())
     }
 
-    pub(crate) async fn report(
-        &self,
-        corpus: &str,
-        report: &ServerReport,
-    ) -> Result<(), CallError> {
+    pub(crate) async fn report(&self, corpus: &str, report: &Report) -> Result<(), CallError> {
         let request = report_to(corpus, report);
         self.call(async |mut client| client.report(request).await)
             .await

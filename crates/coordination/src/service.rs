@@ -7,7 +7,7 @@ use crate::generated::v1::coordination_client::CoordinationClient;
 use crate::generated::v1::coordination_server::{Coordination, CoordinationServer};
 use crate::limits::{MESSAGE_LEN_MAX, STORE_TIMEOUT, WATCH_BEAT};
 use crate::link::{Grant, KeepAlive, Registration, behind};
-use crate::node::{Node, NodeOptions, NodeStatus};
+use crate::node::{Node, NodeOptions, NodeStatus, Resigned, collect};
 use crate::store::{CorpusState, News, Store, StoreAddress};
 use crate::view::ServerInfo;
 use crate::viewcell::Servers;
@@ -17,16 +17,18 @@ use crate::wire::{
     version_from,
 };
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 use trefoil_channel::{Right, Security, failure_text, permit};
-use trefoil_sharder::coordination::Told;
+use trefoil_endpoint::{Drain, Process, Samples};
+use trefoil_sharder::coordination::{StoreError, Told};
 use trefoil_sharder::{AssignmentVersion, Freeze, ServerId};
 
 /// Events that wait for a slow watcher, which then gets several at once.
@@ -36,6 +38,7 @@ const EVENTS_MAX: usize = 4;
 #[derive(Debug)]
 pub struct AssignerServer {
     node: Arc<Node>,
+    store: String,
     address: SocketAddr,
     task: JoinHandle<Result<(), tonic::transport::Error>>,
     stop: Option<tokio::sync::oneshot::Sender<()>>,
@@ -66,9 +69,11 @@ impl AssignerServer {
         let node = Arc::new(Node::start(opened, options)?);
         match timeout(STORE_TIMEOUT, node.resume()).await {
             Ok(Ok(())) => {}
-            // It goes on trying for what it is asked for.
             Ok(Err(refusal)) => tracing::warn!(%store, %refusal, "the store does not answer yet"),
             Err(_) => tracing::warn!(%store, "the store does not answer yet"),
+        }
+        if !node.has_resumed() {
+            tokio::spawn(resume_later(Arc::downgrade(&node)));
         }
         let service = CoordinationServer::new(Service {
             node: Arc::clone(&node),
@@ -88,6 +93,7 @@ impl AssignerServer {
             });
         Ok(AssignerServer {
             node,
+            store: store.to_string(),
             address,
             task: tokio::spawn(server),
             stop: Some(stop),
@@ -97,6 +103,15 @@ impl AssignerServer {
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// What it tells at a port for metrics. To be called in its runtime.
+    pub fn process(&self) -> Arc<dyn Process> {
+        Arc::new(AssignerProcess {
+            node: Arc::clone(&self.node),
+            store: self.store.clone(),
+            runtime: Handle::current(),
+        })
     }
 
     /// Stops leading, so that another assigner can at once, and ends.
@@ -122,6 +137,72 @@ impl Drop for AssignerServer {
     }
 }
 
+/// Between two attempts to learn what the store has.
+const RESUME_EVERY: Duration = Duration::from_secs(1);
+
+/// Goes on asking a store that did not answer at the start.
+async fn resume_later(node: Weak<Node>) {
+    loop {
+        tokio::time::sleep(RESUME_EVERY).await;
+        let Some(node) = node.upgrade() else { return };
+        if let Ok(Ok(())) = timeout(STORE_TIMEOUT, node.resume()).await {
+            tracing::info!("the store answers");
+            return;
+        }
+    }
+}
+
+/// An assigner, as it tells of itself.
+struct AssignerProcess {
+    node: Arc<Node>,
+    store: String,
+    runtime: Handle,
+}
+
+impl AssignerProcess {
+    /// `None` if it does not answer: its tasks stand still.
+    fn status(&self) -> Option<NodeStatus> {
+        let status = async { timeout(PATIENCE, self.node.status(&self.store)).await };
+        self.runtime.block_on(status).ok()?.ok()
+    }
+}
+
+impl Process for AssignerProcess {
+    fn collect(&self, samples: &mut Samples) -> std::fmt::Result {
+        collect(&self.status().ok_or(std::fmt::Error)?, samples);
+        Ok(())
+    }
+
+    fn live(&self) -> Result<(), String> {
+        let stuck = || format!("the assigner's tasks do not answer for {PATIENCE:?}");
+        self.status().map(|_| ()).ok_or_else(stuck)
+    }
+
+    /// Also one that does not lead is of use: it is watched.
+    fn ready(&self) -> Result<(), String> {
+        match (self.node.has_resumed(), self.node.resigned()) {
+            (_, Resigned::UnderWay | Resigned::Done) => {
+                Err("it has stopped leading, and is about to end".to_owned())
+            }
+            (false, _) => Err(format!("the store {} has not answered yet", self.store)),
+            (true, Resigned::No) => Ok(()),
+        }
+    }
+
+    fn drain(&self) {
+        let node = Arc::clone(&self.node);
+        self.runtime.spawn(async move { node.resign().await });
+    }
+
+    fn drained(&self) -> Option<Drain> {
+        Some(match self.node.resigned() {
+            Resigned::No => Drain::NotBegun,
+            Resigned::UnderWay => Drain::UnderWay("it stops leading".to_owned()),
+            Resigned::Done => Drain::Done,
+        })
+    }
+}
+
 /// For people: steers the assigners at an address.
 #[derive(Clone, Debug)]
 pub struct AssignerClient {
@@ -141,6 +222,43 @@ impl AssignerClient {
     /// Likewise, with what protects the connections.
     pub fn with(address: AssignerAddress, security: Security) -> Self {
         AssignerClient { address, security }
+    }
+
+    /// The assigners that lead, by what their store says: those that follow are
+    /// not in it.
+    ///
+    /// # Errors
+    /// The store does not answer, or nobody leads anything in it.
+    pub async fn of_store(
+        store: &StoreAddress,
+        security: Security,
+    ) -> Result<Self, CoordinationError> {
+        let failed = |reason: String| CoordinationError::Store {
+            store: store.to_string(),
+            reason,
+        };
+        let opened = Store::open(store)?;
+        let leaders = async {
+            let mut hosts = Vec::new();
+            for corpus in opened.corpora().await? {
+                let leader = opened.leader(&corpus).await?;
+                let address = leader.map(|leader| leader.address).unwrap_or_default();
+                if !address.is_empty() && !hosts.contains(&address) {
+                    hosts.push(address);
+                }
+            }
+            Ok::<_, StoreError>(hosts)
+        };
+        let hosts = match timeout(PATIENCE, leaders).await {
+            Ok(Ok(hosts)) => hosts,
+            Ok(Err(error)) => return Err(failed(error.to_string())),
+            Err(_) => return Err(failed(format!("no answer for {PATIENCE:?}"))),
+        };
+        if hosts.is_empty() {
+            let none = "no assigner leads anything in it: is one running with this --store?";
+            return Err(failed(none.to_owned()));
+        }
+        Ok(AssignerClient::with(hosts.join(",").parse()?, security))
     }
 
     /// What every assigner says of itself, as JSON documents
@@ -232,6 +350,9 @@ impl AssignerClient {
                     corpus: corpus.to_owned(),
                     refusal,
                 },
+                None if status.code() == Code::Unimplemented => {
+                    unreachable("something else answers there, and no assigner".to_owned())
+                }
                 None => unreachable(failure_text(&status)),
             }),
             Err(_) => Err(unreachable(format!("no answer for {PATIENCE:?}"))),

@@ -19,6 +19,7 @@ use crate::limits;
 use crate::link::{CallError, Link};
 use crate::view::{ServerInfo, View};
 use crate::viewcell::ViewCell;
+use crate::vitals::{Report, Vitals};
 use crate::watcher::follow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -119,7 +120,7 @@ pub(crate) struct Inner {
     /// What the server wants to be.
     pub(crate) state: watch::Sender<MemberState>,
     /// The newest report.
-    pub(crate) report: watch::Sender<Option<Arc<ServerReport>>>,
+    pub(crate) report: watch::Sender<Option<Arc<Report>>>,
     pub(crate) status: watch::Sender<Status>,
 }
 
@@ -217,8 +218,18 @@ impl Session {
     /// Says how loaded the server was. Only the newest report is sent on; one
     /// that cannot be delivered is dropped, for the next says more. The
     /// report's server is set to this session's.
-    pub fn report(&self, mut report: ServerReport) {
-        report.server = self.inner.id;
+    pub fn report(&self, report: ServerReport) {
+        self.say(report, None);
+    }
+
+    /// Likewise, and how the server is beside it.
+    pub fn report_with(&self, report: ServerReport, vitals: Vitals) {
+        self.say(report, Some(vitals));
+    }
+
+    fn say(&self, mut load: ServerReport, vitals: Option<Vitals>) {
+        load.server = self.inner.id;
+        let report = Report { load, vitals };
         self.inner.report.send_replace(Some(Arc::new(report)));
     }
 

@@ -66,6 +66,8 @@ pub struct HubStatus {
     pub forgotten: u64,
     /// Bytes of the log.
     pub log_bytes: usize,
+    /// Their bound.
+    pub log_bytes_max: usize,
 }
 
 /// The last events, and who gets them. Cheap to clone.
@@ -143,6 +145,7 @@ impl Hub {
             overruns: state.overruns,
             forgotten: state.forgotten,
             log_bytes: state.log.bytes(),
+            log_bytes_max: self.shared.options.log_bytes,
         }
     }
 

@@ -2,14 +2,17 @@
 
 use crate::database::DatabaseError;
 use crate::hub::{Hub, HubOptions, HubStatus};
+use crate::metrics::RelayProcess;
 use crate::relay::{Relay, RelayOptions, RelayStatus};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
 use trefoil_channel::{ExposedError, Right, Security, permit};
+use trefoil_endpoint::Process;
 
 /// Why a relay's server does not start, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -109,6 +112,11 @@ impl RelayServer {
     /// How it and its subscribers are.
     pub fn status(&self) -> (RelayStatus, HubStatus) {
         (self.relay.status(), self.hub.status())
+    }
+
+    /// What it tells at a port for metrics.
+    pub fn process(&self) -> Arc<dyn Process> {
+        RelayProcess::shared(self.relay.look(), self.hub.clone())
     }
 
     /// Returns when it cannot go on.

@@ -9,9 +9,11 @@
 use crate::event::{Event, StateLossReason};
 use crate::life::Life;
 use crate::linklet::{Inner, Progress};
+use crate::metrics::Snapshot;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
+use tracing::Instrument as _;
 use trefoil_coordination::{CoordinationError, ServerInfo, Session, SessionEnd};
 use trefoil_linklet_core::Replication;
 use trefoil_sharder::{MemberState, Slice};
@@ -45,7 +47,12 @@ pub(crate) async fn drive<V: Send + Sync + 'static>(
     mut info: ServerInfo,
 ) {
     loop {
-        match one_life(&inner, &session).await {
+        let span = tracing::info_span!(
+            "linklet.member",
+            corpus = session.corpus(),
+            server = %session.server_id()
+        );
+        match one_life(&inner, &session).instrument(span).await {
             Ended::Dropped => return,
             Ended::Left => {
                 end(&inner);
@@ -70,6 +77,9 @@ pub(crate) async fn drive<V: Send + Sync + 'static>(
         }
         info.state = MemberState::Serving;
         session = loop {
+            if let Some(inner) = inner.upgrade() {
+                inner.store.turned();
+            }
             match join(info.clone()).await {
                 Ok(session) => break session,
                 Err(error) => {
@@ -147,6 +157,7 @@ async fn one_life<V: Send + Sync + 'static>(weak: &Weak<Inner<V>>, session: &Ses
                 let now = Arc::clone(&view.borrow_and_update());
                 life.learn(&now);
             }
+            inner.store.turned();
             run_errands(&inner, life);
             life.tick();
             if life.replaced {
@@ -219,6 +230,7 @@ fn run_errands<V: Send + Sync + 'static>(inner: &Arc<Inner<V>>, life: &mut Life<
 
 fn show_progress<V: Send + Sync + 'static>(inner: &Inner<V>, life: &mut Life<V>) {
     life.settled = life.core().is_complete();
+    life.arrived |= life.settled && life.version().is_some();
     let now = Progress {
         version: life.version(),
         drained: life.drained,
@@ -287,7 +299,7 @@ pub(crate) async fn report<V: Send + Sync + 'static>(weak: Weak<Inner<V>>, every
                 |slice| store.table.bytes_in(slice),
             );
             report.unstored = unstored;
-            session.report(report);
+            session.report_with(report, Snapshot::of(&inner).vitals());
         }
     }
 }

@@ -55,6 +55,31 @@ pub struct StateLoss {
     pub keys: Vec<(KeyPoint, Vec<u8>)>,
 }
 
+/// In a line: how much and why, without names of keys.
+impl fmt::Display for StateLoss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let extent = match self.extent {
+            Extent::All => "",
+            Extent::LastCommits => "the last commits of ",
+        };
+        let space: f64 = self.ranges.iter().map(|range| range.fraction()).sum();
+        match (self.ranges.len(), self.keys.len()) {
+            (0, keys) => write!(f, "{extent}{keys} keys")?,
+            (ranges, 0) => write!(
+                f,
+                "{extent}{ranges} ranges, {:.2} % of the keys",
+                100.0 * space
+            )?,
+            (ranges, keys) => write!(
+                f,
+                "{extent}{ranges} ranges, {:.2} % of the keys, and {keys} keys",
+                100.0 * space
+            )?,
+        }
+        write!(f, ": {}", self.reason)
+    }
+}
+
 impl From<Loss> for StateLoss {
     fn from(loss: Loss) -> Self {
         StateLoss {

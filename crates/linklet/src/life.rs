@@ -51,6 +51,8 @@ pub(crate) struct Life<V> {
     pub(crate) replaced: bool,
     /// Everything had arrived when the driver looked last.
     pub(crate) settled: bool,
+    /// That was so once.
+    pub(crate) arrived: bool,
 }
 
 impl<V> Drop for Life<V> {
@@ -81,6 +83,7 @@ impl<V: Send + Sync + 'static> Life<V> {
             drained: false,
             replaced: false,
             settled: false,
+            arrived: false,
         })
     }
 
@@ -188,6 +191,11 @@ impl<V: Send + Sync + 'static> Life<V> {
         let store = &self.objects.store;
         store.meters.follow(mine, std::time::Instant::now());
         self.peers.meet(view);
+    }
+
+    /// Whether it is about to stop.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving
     }
 
     /// Asks the assigner to give everything to others.

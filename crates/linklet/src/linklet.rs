@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
+use tracing::Instrument as _;
 use trefoil_channel::Security;
 use trefoil_coordination::View;
 use trefoil_freshness_core::table::Stamp;
@@ -292,6 +293,11 @@ impl<V: Send + Sync + 'static> Linklet<V> {
     /// `tokio::time::timeout(limit, linklet.drain())`. If there is no other
     /// server it never returns.
     pub async fn drain(&self) -> Drained {
+        let span = tracing::info_span!("linklet.drain", corpus = self.corpus());
+        self.drain_all().instrument(span).await
+    }
+
+    async fn drain_all(&self) -> Drained {
         driver::begin_drain(&self.inner);
         let mut progress = self.inner.progress.subscribe();
         let end = progress

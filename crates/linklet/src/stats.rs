@@ -1,6 +1,7 @@
 //! Counters of one linklet.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
@@ -85,11 +86,38 @@ counters! {
     /// ([`Error::Indeterminate`](crate::Error)), or that waited in vain for one of
     /// these ([`Error::Unsettled`](crate::Error)).
     commits_indeterminate,
+    /// Strong commits acknowledged.
+    commits,
+    /// Microseconds that strong commits have taken, from the caller's call until it
+    /// was told what came of them.
+    commit_us,
+    /// Microseconds that runs of the loader have taken.
+    load_us,
+    /// Losses reported to the listeners.
+    losses,
+    /// Ranges in these reports.
+    lost_ranges,
+    /// Keys in these reports by name.
+    lost_keys,
+    /// Slices that have become this server's.
+    slices_gained,
+    /// Slices that are not this server's any more.
+    slices_lost,
 }
 
 impl Counters {
     pub(crate) fn one(counter: &AtomicU64) {
         counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add(counter: &AtomicU64, more: usize) {
+        counter.fetch_add(more as u64, Ordering::Relaxed);
+    }
+
+    /// Counts the time that has gone by.
+    pub(crate) fn time(counter: &AtomicU64, since: Instant) {
+        let us = u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX);
+        counter.fetch_add(us, Ordering::Relaxed);
     }
 
     /// Counts one; how many there are now, where that is worth a line in the

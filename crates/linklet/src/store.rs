@@ -12,6 +12,7 @@ use crate::marshal::{Marshal, weigh};
 use crate::stats::{Counters, Stats};
 use crate::table::{Entry, Key, NoRoom, Room, Table};
 use bytes::Bytes;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
@@ -72,6 +73,10 @@ pub(crate) struct Store<V> {
     notices: bool,
     pub(crate) errand: Notify,
     pub(crate) facts: Facts,
+    /// When the driver has turned last, in milliseconds by [`Store::clock`].
+    turned_ms: AtomicU64,
+    /// The last loss: when, and what.
+    last_loss: Mutex<Option<(Duration, String)>>,
     errands: Mutex<Errands<V>>,
     origin: BootInstant,
 }
@@ -105,6 +110,8 @@ impl<V: 'static> Store<V> {
             notices: options.notices,
             errand: Notify::new(),
             facts: Facts::default(),
+            turned_ms: AtomicU64::new(0),
+            last_loss: Mutex::default(),
             errands: Mutex::default(),
             origin: BootInstant::now(),
         }
@@ -264,7 +271,36 @@ impl<V: 'static> Store<V> {
     }
 
     pub(crate) fn tell(&self, event: Event) {
+        let counters = &self.counters;
+        match &event {
+            Event::StateLoss(loss) => {
+                Counters::one(&counters.losses);
+                Counters::add(&counters.lost_ranges, loss.ranges.len());
+                Counters::add(&counters.lost_keys, loss.keys.len());
+                *self.last_loss() = Some((self.clock(), loss.to_string()));
+            }
+            Event::Gained(slices) => Counters::add(&counters.slices_gained, slices.len()),
+            Event::Lost(slices) => Counters::add(&counters.slices_lost, slices.len()),
+            Event::Evicted(_) | Event::Drained | Event::Rejoined(_) => {}
+        }
         self.events.tell(event);
+    }
+
+    /// When something was lost last, and what.
+    pub(crate) fn last_loss(&self) -> MutexGuard<'_, Option<(Duration, String)>> {
+        self.last_loss.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// The driver gets on.
+    pub(crate) fn turned(&self) {
+        let ms = u64::try_from(self.clock().as_millis()).unwrap_or(u64::MAX);
+        self.turned_ms.store(ms, Ordering::Relaxed);
+    }
+
+    /// For how long it has not been seen to.
+    pub(crate) fn stood_still(&self) -> Duration {
+        let turned = Duration::from_millis(self.turned_ms.load(Ordering::Relaxed));
+        self.clock().saturating_sub(turned)
     }
 
     pub(crate) fn stats(&self) -> Stats {

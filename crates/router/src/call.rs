@@ -2,11 +2,13 @@
 
 use crate::error::CallError;
 use crate::metadata::Redirect;
+use crate::metrics::Counters;
 use crate::router::{Access, Router, Target};
 use std::time::{Duration, Instant};
 use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
+use tracing::Instrument as _;
 use trefoil_sharder::KeyPoint;
 
 /// Between two attempts to reach somebody.
@@ -70,15 +72,36 @@ impl Router {
         F: Future<Output = Result<T, Status>>,
     {
         let point = self.point(key);
+        let span = tracing::debug_span!("router.call", corpus = self.inner.corpus(), %point);
+        let began = Instant::now();
+        let result = self
+            .attempts(point, options, &mut request)
+            .instrument(span)
+            .await;
+        self.inner.counters.ended(began, &result);
+        result
+    }
+
+    async fn attempts<T, F>(
+        &self,
+        point: KeyPoint,
+        options: CallOptions,
+        request: &mut impl FnMut(Channel, MetadataMap) -> F,
+    ) -> Result<T, CallError>
+    where
+        F: Future<Output = Result<T, Status>>,
+    {
         let until = Instant::now() + options.patience;
         loop {
-            let error = match self.attempt(point, options.access, &mut request).await {
+            let error = match self.attempt(point, options.access, request).await {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
             if !passes(&error) || Instant::now() + RETRY_EVERY >= until {
                 return Err(error);
             }
+            tracing::debug!(%error, "tried again");
+            Counters::one(&self.inner.counters.retries);
             // A new view may come sooner.
             let mut view = self.view();
             view.mark_unchanged();
@@ -103,6 +126,8 @@ impl Router {
                 None => return Err(failed(&first, status)),
             },
         };
+        tracing::debug!(server = %first.server(), to = ?redirect.to, "redirected");
+        Counters::one(&self.inner.counters.redirects);
         let second = self
             .redirected(point, access, redirect, LEARN_PATIENCE)
             .await?;

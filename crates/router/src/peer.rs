@@ -50,6 +50,11 @@ impl Peer {
         self.channel.clone()
     }
 
+    /// Requests that it has not answered yet.
+    pub(crate) fn outstanding(&self) -> u32 {
+        self.outstanding.load(Ordering::Relaxed)
+    }
+
     /// What one more request would have to wait for.
     pub(crate) fn cost(&self) -> u64 {
         let ahead = u64::from(self.outstanding.load(Ordering::Relaxed)) + 1;

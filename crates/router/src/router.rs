@@ -2,6 +2,7 @@
 
 use crate::error::RouteError;
 use crate::metadata::{Redirect, Routed};
+use crate::metrics::Counters;
 use crate::peer::Peer;
 use crate::table::{Peers, Table};
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -49,6 +50,7 @@ pub(crate) struct Inner {
     replacing: Mutex<()>,
     /// The newest version that a server has named.
     heard: ArcSwapOption<AssignmentVersion>,
+    pub(crate) counters: Counters,
 }
 
 #[derive(Debug)]
@@ -126,6 +128,7 @@ impl Router {
             table: ArcSwap::from_pointee(first),
             replacing: Mutex::new(()),
             heard: ArcSwapOption::empty(),
+            counters: Counters::default(),
         });
         let followed = Arc::clone(&inner);
         let task = tokio::spawn(async move {
@@ -258,6 +261,20 @@ impl Router {
 }
 
 impl Inner {
+    pub(crate) fn corpus(&self) -> &str {
+        self.watcher.corpus()
+    }
+
+    /// How many servers are known, and their unanswered requests.
+    pub(crate) fn peers(&self) -> (usize, u64) {
+        let table = self.table.load();
+        let outstanding = table
+            .peers
+            .values()
+            .map(|peer| u64::from(peer.outstanding()));
+        (table.peers.len(), outstanding.sum())
+    }
+
     /// Goes over to the newest view.
     fn replace(&self) {
         let _turn = self

@@ -98,6 +98,13 @@ pub(crate) enum Command {
     #[cfg(not(feature = "linked"))]
     #[command(hide = true, disable_help_flag = true)]
     Assigner(LeftOut),
+    /// Look at a linked store: slices, owners, loads, moves, losses, and what to do about them; drain a server
+    #[cfg(feature = "linked")]
+    #[command(subcommand)]
+    Linked(LinkedCommand),
+    #[cfg(not(feature = "linked"))]
+    #[command(hide = true, disable_help_flag = true)]
+    Linked(LeftOut),
     /// Search for violations of the promises in a simulated cell with faults
     #[cfg(feature = "sim")]
     Sim(SimArgs),

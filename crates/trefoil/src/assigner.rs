@@ -3,7 +3,7 @@
 
 use crate::args::{AssignerAction, AssignerAddressArgs, AssignerArgs};
 use crate::failure::{Failure, Outcome, print_line};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::process::ExitCode;
 use tokio::runtime::Runtime;
 use trefoil_coordination::{
@@ -59,13 +59,15 @@ fn serve(runtime: &Runtime, args: AssignerArgs) -> Outcome {
         let (name, config) = corpus(text)?;
         options.corpora.insert(name, config);
     }
-    runtime.block_on(serve_until_signal(args.listen, &store, options))
+    let metrics = crate::linked::endpoint::take(&args.metrics, &args.plaintext, args.insecure)?;
+    runtime.block_on(serve_until_signal(args.listen, &store, options, metrics))
 }
 
 async fn serve_until_signal(
     listen: SocketAddr,
     store: &StoreAddress,
     options: NodeOptions,
+    metrics: Option<TcpListener>,
 ) -> Outcome {
     use tokio::signal::unix::{SignalKind, signal};
     // Before the service is up, so that no signal is lost.
@@ -77,8 +79,10 @@ async fn serve_until_signal(
             error @ CoordinationError::Option { .. } => usage(error),
             error => Failure::of(error),
         })?;
+    let watched = crate::linked::endpoint::serve(metrics, server.process())?;
     let ready = serde_json::json!({
         "address": server.address().to_string(),
+        "metrics": watched.as_ref().map(|watched| watched.address().to_string()),
         "store": store.to_string(),
         "pids": [std::process::id()],
     });
@@ -110,98 +114,28 @@ fn corpus(text: &str) -> Result<(String, BalanceConfig), Failure> {
     Ok((name.to_owned(), config))
 }
 
+/// The documents of all assigners as they are; for people the same as
+/// `linked status`.
 async fn status(address: &AssignerAddressArgs, json: bool) -> Outcome {
-    let mut answered = false;
+    if !json {
+        return crate::linked::status(address, false).await;
+    }
     let mut documents = Vec::new();
-    for (host, result) in client(address)?.status().await {
+    for (host, result) in client(address).await?.status().await {
         match result {
             Err(error) => eprintln!("trefoil: {error}"),
             Ok(text) => {
-                answered = true;
                 let document: serde_json::Value = serde_json::from_str(&text)
                     .map_err(|e| Failure::doing(format!("{host} answers no document"), e))?;
                 documents.push(document);
             }
         }
     }
-    if json {
-        crate::failure::print_json(&documents)?;
-    } else {
-        for document in &documents {
-            for line in shown(document) {
-                print_line(&line)?;
-            }
-        }
-    }
-    Ok(if answered {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
+    crate::failure::print_json(&documents)?;
+    Ok(match documents.is_empty() {
+        true => ExitCode::FAILURE,
+        false => ExitCode::SUCCESS,
     })
-}
-
-/// A document for people.
-fn shown(document: &serde_json::Value) -> Vec<String> {
-    let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
-    let list = |value: &serde_json::Value| value.as_array().cloned().unwrap_or_default();
-    let mut lines = vec![format!(
-        "assigner {} · store {}",
-        text(&document["address"]),
-        text(&document["store"])
-    )];
-    for wrong in list(&document["turned_away"]) {
-        let corpus = text(&wrong["corpus"]);
-        lines.push(format!(
-            "corpus {corpus} is asked for ({} requests), and nobody serves it: \
-             is --corpus {corpus} missing?",
-            wrong["requests"]
-        ));
-    }
-    for corpus in list(&document["corpora"]) {
-        let role = match corpus["leads"].as_bool() {
-            Some(true) => "leads".to_owned(),
-            _ => format!("follows {}", text(&corpus["leader"])),
-        };
-        lines.push(format!(
-            "corpus {} · {role} · generation {} · {} slices · {} servers · freeze {}",
-            text(&corpus["corpus"]),
-            corpus["version"].as_str().unwrap_or("none"),
-            corpus["slices"],
-            list(&corpus["members"]).len(),
-            text(&corpus["freeze"]),
-        ));
-        if let Some(reason) = corpus["frozen_because"].as_str() {
-            lines.push(format!("  frozen: {reason}"));
-        }
-        for member in list(&corpus["members"]) {
-            let load = member["load"]
-                .as_f64()
-                .map_or_else(|| "-".to_owned(), |load| format!("{load:.2}"));
-            lines.push(format!(
-                "  server {} at {} · {} · {} slices, {:.1} % of the keys · load {load}",
-                member["id"],
-                text(&member["address"]),
-                text(&member["state"]),
-                member["slices"],
-                100.0 * member["key_space"].as_f64().unwrap_or_default(),
-            ));
-        }
-        for line in list(&corpus["overloaded"])
-            .iter()
-            .chain(&list(&corpus["notes"]))
-        {
-            lines.push(format!("  {}", text(line)));
-        }
-        for change in list(&corpus["changes"]) {
-            lines.push(format!(
-                "  {:.0} s ago, {}: {}",
-                change["seconds_ago"].as_f64().unwrap_or_default(),
-                text(&change["version"]),
-                text(&change["what"]),
-            ));
-        }
-    }
-    lines
 }
 
 async fn set_freeze(
@@ -210,7 +144,8 @@ async fn set_freeze(
     freeze: Freeze,
 ) -> Outcome {
     let corpus = corpus.unwrap_or_default();
-    let corpora = client(address)?
+    let corpora = client(address)
+        .await?
         .set_freeze(&corpus, freeze)
         .await
         .map_err(Failure::of)?;
@@ -226,7 +161,8 @@ async fn set_freeze(
 }
 
 async fn begin_incarnation(address: &AssignerAddressArgs, corpus: &str) -> Outcome {
-    client(address)?
+    client(address)
+        .await?
         .begin_incarnation(corpus)
         .await
         .map_err(Failure::of)?;
@@ -236,11 +172,18 @@ async fn begin_incarnation(address: &AssignerAddressArgs, corpus: &str) -> Outco
     Ok(ExitCode::SUCCESS)
 }
 
-fn client(address: &AssignerAddressArgs) -> Result<AssignerClient, Failure> {
-    let hosts: AssignerAddress = address.assigner.parse().map_err(usage)?;
+/// The assigners at an address, or those that lead by what a store says.
+pub(crate) async fn client(address: &AssignerAddressArgs) -> Result<AssignerClient, Failure> {
     let certs = address.certs.as_deref();
     let security = Security::choose(certs, address.insecure, CertUse::Client);
-    Ok(AssignerClient::with(hosts, security.map_err(Failure::of)?))
+    let security = security.map_err(Failure::of)?;
+    if address.assigner.starts_with("etcd://") {
+        let store: StoreAddress = address.assigner.parse().map_err(usage)?;
+        let found = AssignerClient::of_store(&store, security).await;
+        return found.map_err(Failure::of);
+    }
+    let hosts: AssignerAddress = address.assigner.parse().map_err(usage)?;
+    Ok(AssignerClient::with(hosts, security))
 }
 
 fn usage(error: CoordinationError) -> Failure {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 use trefoil_backend::{ListenError, take_port};
 use trefoil_gateway::keyspace::{CellOptions, cell_keyspace};
-use trefoil_gateway::observe::Endpoint;
+use trefoil_gateway::observe::serve_metrics;
 use trefoil_gateway::server::{Doors, Protocol};
 
 pub(crate) const METRICS_DEFAULT: &str = "127.0.0.1:9412";
@@ -45,7 +45,7 @@ pub(crate) fn run(args: GatewayArgs) -> Outcome {
             let name = cell.config().cell.clone();
             let observatory = Arc::clone(&front.observatory);
             let tls = cell.tls().cloned();
-            Some(Endpoint::start(listener, name, observatory, tls).map_err(Failure::of)?)
+            Some(serve_metrics(listener, name, observatory, tls).map_err(Failure::of)?)
         }
     };
     let ready = serde_json::json!({

@@ -16,10 +16,14 @@ mod doctor;
 mod door;
 mod engine;
 mod failure;
+#[cfg(any(feature = "top", feature = "linked"))]
+mod figures;
 mod fixed;
 mod gateway;
 #[cfg(feature = "bench")]
 mod histories;
+#[cfg(feature = "linked")]
+mod linked;
 mod logging;
 mod operations;
 #[cfg(feature = "queue")]
@@ -64,6 +68,8 @@ fn main() -> ExitCode {
         Command::Bench(command) => bench::run(command),
         #[cfg(feature = "linked")]
         Command::Assigner(args) => assigner::run(args),
+        #[cfg(feature = "linked")]
+        Command::Linked(command) => linked::run(command),
         #[cfg(feature = "queue")]
         Command::Queue(command) => queue::run(command),
         #[cfg(feature = "sim")]
@@ -77,7 +83,7 @@ fn main() -> ExitCode {
         #[cfg(not(feature = "bench"))]
         Command::Bench(_) | Command::Demo(_) | Command::Histories(_) => left_out("bench"),
         #[cfg(not(feature = "linked"))]
-        Command::Relay(_) | Command::Assigner(_) => left_out("linked"),
+        Command::Relay(_) | Command::Assigner(_) | Command::Linked(_) => left_out("linked"),
         #[cfg(not(feature = "queue"))]
         Command::Queue(_) => left_out("queue"),
         #[cfg(not(feature = "sim"))]

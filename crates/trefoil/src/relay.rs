@@ -30,12 +30,13 @@ pub(crate) fn run(args: RelayArgs) -> Outcome {
         ..HubOptions::default()
     };
     let (listener, _) = take_port(args.listen).map_err(Failure::of)?;
+    let metrics = crate::linked::endpoint::take(&args.metrics, &args.plaintext, args.insecure)?;
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .map_err(|e| Failure::doing("cannot start the runtime", e))?
-        .block_on(serve(options, hub, listener, access))
+        .block_on(serve(options, hub, listener, access, metrics))
 }
 
 async fn serve(
@@ -43,6 +44,7 @@ async fn serve(
     hub: HubOptions,
     listener: TcpListener,
     access: RelayAccess,
+    metrics: Option<TcpListener>,
 ) -> Outcome {
     // Before anything starts, so that no signal is lost.
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::of)?;
@@ -53,8 +55,10 @@ async fn serve(
         _ = interrupt.recv() => return Ok(ExitCode::SUCCESS),
     };
     let mut server = server.map_err(Failure::of)?;
+    let watched = crate::linked::endpoint::serve(metrics, server.process())?;
     let ready = serde_json::json!({
         "listen": server.address().to_string(),
+        "metrics": watched.as_ref().map(|watched| watched.address().to_string()),
         "pids": [std::process::id()],
     });
     print_line(&format!("ready {ready}"))?;

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
-use trefoil_coordination::{CoordinationError, Watcher};
+use trefoil_coordination::{CoordinationError, Security, Watcher};
 use trefoil_router::Router;
 
 /// Between two attempts.
@@ -27,7 +27,16 @@ pub struct Caller {
 impl Caller {
     /// Learns from the assigner which servers there are, and follows their changes.
     pub async fn connect(assigner: &str, patience: Duration) -> Result<Self, CoordinationError> {
-        let watcher = Watcher::open(assigner, CORPUS).await?;
+        Caller::connect_with(assigner, patience, Security::Loopback).await
+    }
+
+    /// Likewise, with what protects the connections.
+    pub async fn connect_with(
+        assigner: &str,
+        patience: Duration,
+        security: Security,
+    ) -> Result<Self, CoordinationError> {
+        let watcher = Watcher::open_with(assigner, CORPUS, security).await?;
         let router = Arc::new(Router::new(watcher));
         Ok(Caller { router, patience })
     }

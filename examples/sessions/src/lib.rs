@@ -15,7 +15,7 @@ pub mod v1 {
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tonic::{Request, Response, Status};
-use trefoil_linklet::{Linklet, ProstMarshal, Replication, StartError};
+use trefoil_linklet::{Linklet, ProstMarshal, Replication, Security, StartError};
 use v1::{BeginRequest, Done, EndRequest, GetRequest, PutRequest, Session};
 
 /// The name under which the servers find each other.
@@ -35,8 +35,10 @@ pub async fn join(
     assigner: &str,
     address: String,
     lifetime: Lifetime,
+    security: Security,
 ) -> Result<Linklet<Session>, StartError> {
     Linklet::builder(CORPUS, ProstMarshal)
+        .security(security)
         // A session is acknowledged when a second server has it.
         .replication(Replication::Strong)
         .expires(move |_, session: &Session| {

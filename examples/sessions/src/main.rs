@@ -1,15 +1,17 @@
 //! A server of sessions: `sessions --assigner HOST:PORT`.
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use sessions::v1::sessions_server::SessionsServer;
 use sessions::{Lifetime, Service};
 use std::error::Error;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
+use trefoil_linklet::Security;
+use trefoil_linklet::endpoint::Reach;
 
 /// Keeps sessions, together with the other servers of the same assigner
 #[derive(Parser, Debug)]
@@ -20,12 +22,29 @@ struct Args {
     /// Address to serve; port 0 takes a free one
     #[arg(long, default_value = "127.0.0.1:0", value_name = "HOST:PORT")]
     listen: SocketAddr,
+    /// Address by which others reach it [default: that of --listen]
+    #[arg(long, value_name = "HOST:PORT")]
+    advertise: Option<String>,
+    /// Speak TLS, by the certificates in a directory (ca.pem, cert.pem, key.pem; role backend)
+    #[arg(long, value_name = "DIR")]
+    certs: Option<PathBuf>,
+    /// Address at which metrics, readiness and drain are served
+    #[arg(long, value_name = "HOST:PORT")]
+    metrics: Option<SocketAddr>,
+    /// What may be reached from other machines without TLS
+    #[arg(long, value_name = "WHAT")]
+    plaintext: Option<Plaintext>,
     /// Seconds after which a session ends
     #[arg(long, default_value_t = 8 * 3_600, value_name = "SECONDS")]
     lifetime: u64,
     /// Seconds without a request after which a session ends
     #[arg(long, default_value_t = 1_800, value_name = "SECONDS")]
     idle: u64,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum Plaintext {
+    Metrics,
 }
 
 #[tokio::main]
@@ -35,11 +54,32 @@ async fn main() -> Result<(), Box<dyn Error>> {
         whole: Duration::from_secs(args.lifetime),
         idle: Duration::from_secs(args.idle),
     };
+    let security = match &args.certs {
+        Some(certs) => Security::of_server(certs)?,
+        None => Security::Loopback,
+    };
+    security.check_listen(args.listen)?;
     let mut stop = signal(SignalKind::terminate())?;
     let listener = TcpListener::bind(args.listen).await?;
-    let address = listener.local_addr()?.to_string();
-    let sessions = sessions::join(&args.assigner, address.clone(), lifetime).await?;
-    println!("ready {address}");
+    let address = match args.advertise {
+        Some(address) => address,
+        None => listener.local_addr()?.to_string(),
+    };
+    let sessions =
+        sessions::join(&args.assigner, address.clone(), lifetime, security.clone()).await?;
+    let reach = match args.plaintext {
+        Some(Plaintext::Metrics) => Reach::Plaintext,
+        None => Reach::Loopback,
+    };
+    // Kept until the end: who stops this process asks there whether it may.
+    let watched = match args.metrics {
+        Some(address) => Some(sessions.serve_metrics(address, reach)?),
+        None => None,
+    };
+    match &watched {
+        Some(watched) => println!("ready {address} {}", watched.address()),
+        None => println!("ready {address}"),
+    }
     let leaving = sessions.clone();
     let stopped = async move {
         stop.recv().await;
@@ -54,7 +94,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Server::builder()
         .add_service(SessionsServer::new(Service(sessions.clone())))
         .add_service(sessions.service().into_server())
-        .serve_with_incoming_shutdown(TcpIncoming::from(listener), stopped)
+        .serve_with_incoming_shutdown(security.incoming(listener), stopped)
         .await?;
     Ok(())
 }

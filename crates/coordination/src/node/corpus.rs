@@ -12,13 +12,16 @@
 //! answers come back as events.
 
 use super::options::NodeOptions;
-use super::status::{CorpusStatus, MemberStatus, Recent, Totals};
+use super::problems::{Seen, problems};
+use super::said::Heard;
+use super::status::{CorpusStatus, MemberStatus, Recent, SliceStatus, Totals};
 use super::table::{Admission, MemberTable};
 use crate::clock::BootInstant;
 use crate::error::Refusal;
 use crate::limits::{STORE_TIMEOUT, TICK};
 use crate::link::{KeepAlive, Registration};
 use crate::store::{CorpusState, CorpusStore, Roll, Writer};
+use crate::vitals::Report;
 use crate::wire::MemberRecord;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,8 +32,11 @@ use trefoil_sharder::coordination::{
 };
 use trefoil_sharder::{
     Assigner, AssignerEvent, AssignerOptions, AssignmentVersion, BalanceConfig, ConfigError,
-    Freeze, Member, MemberState, Plan, ServerId, ServerReport,
+    Freeze, Member, MemberState, Plan, ServerId, Slice,
 };
+
+/// Slices that are shown, of each order.
+const HOTTEST_MAX: usize = 10;
 
 /// An answer that somebody waits for.
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, Refusal>>;
@@ -53,7 +59,7 @@ pub(crate) enum Command {
         reply: Reply<()>,
     },
     Report {
-        report: ServerReport,
+        report: Report,
         reply: Reply<()>,
     },
     SetFreeze {
@@ -70,6 +76,21 @@ pub(crate) enum Command {
     Resign {
         reply: Reply<()>,
     },
+}
+
+impl Command {
+    fn name(&self) -> &'static str {
+        match self {
+            Command::Register { .. } => "register",
+            Command::KeepAlive { .. } => "keep-alive",
+            Command::Leave { .. } => "leave",
+            Command::Report { .. } => "report",
+            Command::SetFreeze { .. } => "set-freeze",
+            Command::BeginIncarnation { .. } => "begin-incarnation",
+            Command::Status { .. } => "status",
+            Command::Resign { .. } => "resign",
+        }
+    }
 }
 
 /// What the store has answered.
@@ -133,6 +154,8 @@ pub(crate) struct Driver {
     error: Option<StoreError>,
     recent: Recent,
     totals: Totals,
+    /// What servers have said last.
+    heard: Heard,
     answers: (
         mpsc::UnboundedSender<Answer>,
         mpsc::UnboundedReceiver<Answer>,
@@ -188,6 +211,7 @@ impl Driver {
             error: None,
             recent: Recent::default(),
             totals: Totals::default(),
+            heard: Heard::default(),
             answers: mpsc::unbounded_channel(),
         })
     }
@@ -233,6 +257,7 @@ impl Driver {
 
     /// Does what is due.
     fn turn(&mut self) {
+        let _span = tracing::trace_span!("assigner.turn", corpus = self.corpus).entered();
         let now = self.now();
         let gap = now.saturating_sub(self.last_tick);
         self.last_tick = now;
@@ -725,6 +750,8 @@ impl Driver {
     }
 
     fn handle(&mut self, command: Command) {
+        let name = command.name();
+        let _span = tracing::debug_span!("assigner.command", corpus = self.corpus, name).entered();
         let now = self.now();
         match command {
             Command::Register {
@@ -746,7 +773,11 @@ impl Driver {
             Command::Report { report, reply } => {
                 // Those that do not lead listen, too.
                 self.totals.reports += 1;
-                self.assigner.hear(now, report);
+                let state = self.state.borrow();
+                let is_member = |id| state.servers.contains_key(&id);
+                self.heard.hear(now, &report, is_member);
+                drop(state);
+                self.assigner.hear(now, report.load);
                 let answer = self.leading(now).map(|_| ());
                 let _ = reply.send(answer);
             }
@@ -951,10 +982,12 @@ impl Driver {
             .flat_map(|table| table.iter(now))
             .map(|(record, ago)| (record.id, ago))
             .collect();
-        let members = state
+        let members: Vec<MemberStatus> = state
             .servers
             .iter()
             .map(|(&id, info)| {
+                // Those who do not lead hear nothing, or what was so once.
+                let said = self.heard.of(id).filter(|_| leads);
                 let (slices, key_space) = held.get(&id).copied().unwrap_or_default();
                 MemberStatus {
                     id: id.0,
@@ -970,20 +1003,42 @@ impl Driver {
                     bytes: info.capacity.bytes,
                     load: loads.get(&id).copied(),
                     heard_ms: heard.get(&id).map(|ago| ago.as_millis() as u64),
+                    cpu_used: said.map(|said| said.cpu),
+                    bytes_used: said.map(|said| said.bytes as u64),
+                    requests: said.map(|said| said.requests),
+                    vitals: said.and_then(|said| {
+                        let mut vitals = said.vitals.clone()?;
+                        if let Some(loss) = &mut vitals.last_loss {
+                            loss.ago_ms += now.saturating_sub(said.at).as_millis() as u64;
+                        }
+                        Some(vitals)
+                    }),
                 }
             })
             .collect();
-        let frozen_because = match (&self.error, &state.behind) {
-            _ if state.unreadable.is_some() => state.unreadable.as_ref().map(ToString::to_string),
-            (Some(error), _) | (None, Some(error)) => Some(error.to_string()),
-            (None, None) if self.is_resuming(now) => {
-                Some("this assigner has just been elected: servers are coming back".to_owned())
+        let of_store = match (&state.unreadable, &self.error, &state.behind) {
+            (Some(error), ..) => Some(error.to_string()),
+            (None, Some(error), _) | (None, None, Some(error)) => Some(error.to_string()),
+            (None, None, None) => None,
+        };
+        let of_leader = match of_store {
+            Some(_) => None,
+            None if self.is_resuming(now) => {
+                Some("this assigner has just been elected: servers are coming back")
             }
-            (None, None) if state.leader.is_none() => Some("nobody leads".to_owned()),
-            (None, None) => None,
+            None if state.leader.is_none() => Some("nobody leads"),
+            None => None,
         };
         let text = |items: &[String]| items.to_vec();
         let plan = self.plan.as_ref().filter(|_| leads);
+        let problems = problems(&Seen {
+            store: of_store.as_deref(),
+            leader: of_leader,
+            freeze: self.freeze,
+            lease: self.options.lease,
+            members: &members,
+            plan,
+        });
         CorpusStatus {
             corpus: self.corpus.clone(),
             leads,
@@ -998,7 +1053,7 @@ impl Driver {
                 Freeze::OnlyDead => "only-dead",
                 Freeze::All => "all",
             },
-            frozen_because,
+            frozen_because: of_store.or(of_leader.map(str::to_owned)),
             slices: state
                 .assignment
                 .as_ref()
@@ -1007,8 +1062,49 @@ impl Driver {
             changes: self.recent.shown(now),
             overloaded: text(&shown_all(plan.map(|plan| plan.overloaded.as_slice()))),
             notes: text(&shown_all(plan.map(|plan| plan.notes.as_slice()))),
+            problems,
+            hottest: match leads {
+                true => self.hottest(&state),
+                false => Vec::new(),
+            },
             totals: self.totals,
         }
+    }
+
+    /// The slices that cost most, of those of the map in force that their
+    /// servers name among theirs.
+    fn hottest(&self, state: &CorpusState) -> Vec<SliceStatus> {
+        let mut known: BTreeMap<Slice, SliceStatus> = BTreeMap::new();
+        let assigned = state.assignment.iter().flat_map(|found| found.slices());
+        for assigned in assigned {
+            for (place, &server) in assigned.servers.iter().enumerate() {
+                let Some(said) = self.heard.of(server) else {
+                    continue;
+                };
+                let mut named = said.hottest.iter();
+                let Some(load) = named.find(|load| load.slice == assigned.slice) else {
+                    continue;
+                };
+                let shown = known.entry(assigned.slice).or_insert_with(|| SliceStatus {
+                    first: assigned.slice.start().to_string(),
+                    last: assigned.slice.last().to_string(),
+                    servers: assigned.servers.iter().map(|id| id.0).collect(),
+                    ..SliceStatus::default()
+                });
+                shown.cpu += load.load.cpu_shared + load.load.cpu_each;
+                shown.requests += load.load.requests;
+                if place == 0 {
+                    shown.bytes = load.load.bytes as u64;
+                }
+            }
+        }
+        let mut rest: Vec<SliceStatus> = known.into_values().collect();
+        rest.sort_by(|a, b| b.cpu.total_cmp(&a.cpu));
+        let mut hottest: Vec<SliceStatus> = rest.drain(..rest.len().min(HOTTEST_MAX)).collect();
+        rest.sort_by_key(|slice| std::cmp::Reverse(slice.bytes));
+        rest.truncate(HOTTEST_MAX);
+        hottest.append(&mut rest);
+        hottest
     }
 }
 

@@ -1,18 +1,27 @@
 //! An assigner: one task for each corpus, over one store.
 
 mod corpus;
+mod metrics;
 mod options;
+mod problems;
+mod said;
 mod status;
 mod table;
 
+pub use metrics::METRICS;
+pub(crate) use metrics::collect;
 pub use options::NodeOptions;
-pub use status::{ChangeStatus, CorpusStatus, MemberStatus, NodeStatus, Totals, TurnedAway};
+pub use problems::{PROBLEM_KINDS, Problem};
+pub use status::{
+    ChangeStatus, CorpusStatus, MemberStatus, NodeStatus, SliceStatus, Totals, TurnedAway,
+};
 
 use crate::error::{CoordinationError, Refusal};
 use crate::limits::{CORPORA_MAX, TURNED_AWAY_MAX};
 use crate::link::{Grant, KeepAlive, Registration};
 use crate::session::Tasks;
 use crate::store::{CorpusState, Store, Writer};
+use crate::vitals::Report;
 use corpus::{Command, Driver, Reply};
 use options::check_name;
 use std::collections::BTreeMap;
@@ -22,7 +31,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use trefoil_sharder::coordination::CandidateId;
-use trefoil_sharder::{Freeze, ServerId, ServerReport};
+use trefoil_sharder::{Freeze, ServerId};
 
 /// Commands that wait at one corpus; beyond it, askers wait.
 const COMMANDS_MAX: usize = 1_024;
@@ -36,7 +45,19 @@ pub(crate) struct Node {
     corpora: Mutex<BTreeMap<String, Corpus>>,
     /// Corpora that were asked for and are not served here, and how often.
     turned_away: Mutex<BTreeMap<String, u64>>,
+    /// The store has said which corpora it has.
+    resumed: AtomicBool,
+    resigned: watch::Sender<Resigned>,
     ended: AtomicBool,
+}
+
+/// Whether it has stopped leading so that others can.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Resigned {
+    #[default]
+    No,
+    UnderWay,
+    Done,
 }
 
 struct Corpus {
@@ -61,6 +82,8 @@ impl Node {
             cut: watch::Sender::new(false),
             corpora: Mutex::new(BTreeMap::new()),
             turned_away: Mutex::new(BTreeMap::new()),
+            resumed: AtomicBool::new(false),
+            resigned: watch::Sender::new(Resigned::No),
             ended: AtomicBool::new(false),
         };
         for name in node.options.corpora.keys() {
@@ -80,7 +103,18 @@ impl Node {
                 self.corpus(&name, |_| ())?;
             }
         }
+        self.resumed.store(true, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Whether the store has answered, so that it is of use to others.
+    pub(crate) fn has_resumed(&self) -> bool {
+        self.resumed.load(Ordering::Relaxed)
+    }
+
+    /// How far it is with stopping to lead.
+    pub(crate) fn resigned(&self) -> Resigned {
+        *self.resigned.borrow()
     }
 
     pub(crate) fn cut_off(&self, cut: bool) {
@@ -128,7 +162,7 @@ impl Node {
             .await
     }
 
-    pub(crate) async fn report(&self, corpus: &str, report: ServerReport) -> Result<(), Refusal> {
+    pub(crate) async fn report(&self, corpus: &str, report: Report) -> Result<(), Refusal> {
         self.ask(corpus, |reply| Command::Report { report, reply })
             .await
     }
@@ -196,11 +230,24 @@ impl Node {
 
     /// Stops leading, so that others need not wait for the lease.
     pub(crate) async fn resign(&self) {
+        let begins = self.resigned.send_if_modified(|was| {
+            let begins = *was == Resigned::No;
+            if begins {
+                *was = Resigned::UnderWay;
+            }
+            begins
+        });
+        if !begins {
+            let mut resigned = self.resigned.subscribe();
+            let _ = resigned.wait_for(|now| *now == Resigned::Done).await;
+            return;
+        }
         for name in self.names() {
             if let Err(refusal) = self.ask(&name, |reply| Command::Resign { reply }).await {
                 tracing::debug!(corpus = name, %refusal, "resigning");
             }
         }
+        self.resigned.send_replace(Resigned::Done);
     }
 
     /// Ends at once, whoever still holds it: as if the process had died.

@@ -1,5 +1,7 @@
-//! What `trefoil assigner status` shows: a public document.
+//! What `trefoil assigner status` and `trefoil linked status` show: a public document.
 
+use super::problems::Problem;
+use crate::vitals::Vitals;
 use serde::Serialize;
 use std::collections::VecDeque;
 
@@ -23,7 +25,7 @@ pub struct NodeStatus {
 }
 
 /// A corpus that is asked for in vain.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TurnedAway {
     /// Its name.
     pub corpus: String,
@@ -59,6 +61,11 @@ pub struct CorpusStatus {
     pub overloaded: Vec<String>,
     /// What was seen or not done in the last round, and why.
     pub notes: Vec<String>,
+    /// What somebody should see to, and how.
+    pub problems: Vec<Problem>,
+    /// The slices that cost most, of those of which the one who leads has heard:
+    /// by CPU first, then by bytes.
+    pub hottest: Vec<SliceStatus>,
     /// Totals since this assigner began.
     pub totals: Totals,
 }
@@ -84,6 +91,32 @@ pub struct MemberStatus {
     pub load: Option<f64>,
     /// How long ago it was heard; only the assigner that leads knows.
     pub heard_ms: Option<u64>,
+    /// CPU-seconds per second that it spends, as it said last; only the
+    /// assigner that leads knows.
+    pub cpu_used: Option<f64>,
+    /// Bytes that its values take, likewise.
+    pub bytes_used: Option<u64>,
+    /// Requests per second, likewise.
+    pub requests: Option<f64>,
+    /// How it is, likewise.
+    pub vitals: Option<Vitals>,
+}
+
+/// One slice.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct SliceStatus {
+    /// Its first and last point, in hexadecimal digits.
+    pub first: String,
+    /// See `first`.
+    pub last: String,
+    /// Who has it; the first one owns it.
+    pub servers: Vec<u64>,
+    /// CPU-seconds per second of all of them.
+    pub cpu: f64,
+    /// Requests per second.
+    pub requests: f64,
+    /// Bytes of its values, at its owner.
+    pub bytes: u64,
 }
 
 /// One change.

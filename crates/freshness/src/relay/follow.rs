@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
+use tracing::Instrument as _;
 
 /// Prefix of heartbeats in the log.
 const HEARTBEAT: &str = "trefoil.heartbeat";
@@ -142,7 +143,8 @@ impl Follower {
     ) -> Result<(), DatabaseError> {
         loop {
             let begun = Instant::now();
-            let ended = self.follow(session, sink).await;
+            let span = tracing::info_span!("relay.stream", database = %self.options.database);
+            let ended = self.follow(session, sink).instrument(span).await;
             let trouble = match ended {
                 Ended::Stopped => return Ok(()),
                 Ended::Trouble(trouble) => trouble,

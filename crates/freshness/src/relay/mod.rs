@@ -157,7 +157,7 @@ impl Relay {
 
     /// How it is.
     pub fn status(&self) -> RelayStatus {
-        self.shared.status.borrow().clone()
+        self.look().status()
     }
 
     /// How it is, and how it becomes.
@@ -168,8 +168,12 @@ impl Relay {
     /// How long heartbeats took from their beginning until they were told, in
     /// microseconds: what delivery takes at the most.
     pub fn delays(&self) -> Histogram<u64> {
-        let delays = self.shared.delays.lock();
-        delays.unwrap_or_else(PoisonError::into_inner).clone()
+        self.look().delays()
+    }
+
+    /// Looks at it from elsewhere.
+    pub(crate) fn look(&self) -> RelayWatch {
+        RelayWatch(Arc::clone(&self.shared))
     }
 
     /// Stops following, and returns when the connection is closed.
@@ -194,6 +198,20 @@ impl Relay {
                 cause: cause.to_string(),
             }),
         }
+    }
+}
+
+/// How a relay is, for somebody else than its owner.
+pub(crate) struct RelayWatch(Arc<Shared>);
+
+impl RelayWatch {
+    pub(crate) fn status(&self) -> RelayStatus {
+        self.0.status.borrow().clone()
+    }
+
+    pub(crate) fn delays(&self) -> Histogram<u64> {
+        let delays = self.0.delays.lock();
+        delays.unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 

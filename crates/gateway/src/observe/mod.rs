@@ -40,7 +40,7 @@ mod observer;
 mod report;
 mod slow;
 
-pub use endpoint::{Endpoint, EndpointError, Text};
+pub use endpoint::serve_metrics;
 pub use faults::Counted;
 pub use metrics::{METRICS, MetricInfo};
 pub use observatory::{Observatory, ObserveOptions, SLOW_THRESHOLD_DEFAULT};

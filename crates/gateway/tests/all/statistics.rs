@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use trefoil_backend::Reporter as _;
 use trefoil_cell::Mode;
-use trefoil_gateway::observe::{Endpoint, METRICS, Observatory, ObserveOptions};
+use trefoil_gateway::observe::{METRICS, Observatory, ObserveOptions, serve_metrics};
 use trefoil_gateway::server::{Door, DoorAddress, Doors, Gateway, GatewayOptions, Protocol};
 use trefoil_gateway_core::keyspace::{
     Access, Decide, Evicted, Fault, Halt, Item, Keyspace, ListedItem, NewItem, Seen, Totals,
@@ -624,7 +624,7 @@ fn metrics_of_a_front_door_that_stands_alone() {
     client.ask("get missing");
     assert!(client.ask("get inquorate")[0].starts_with("SERVER_ERROR"));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let endpoint = Endpoint::start(
+    let endpoint = serve_metrics(
         listener,
         "test".into(),
         Arc::clone(&front.observatory),

@@ -7,8 +7,9 @@ use crate::error::Error;
 use crate::linklet::Linklet;
 use crate::table::Key;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::time::timeout;
+use tracing::Instrument as _;
 use trefoil_linklet_core::{Access, Replication};
 
 impl<V: Send + Sync + 'static> Linklet<V> {
@@ -92,10 +93,15 @@ impl<V: Send + Sync + 'static> Linklet<V> {
             };
             let plan = Plan::Put(value, stamp);
             let mut wait = Wait::new(self.call().patience);
+            let began = Instant::now();
+            let span =
+                tracing::debug_span!("linklet.commit", corpus = self.corpus(), point = %at.point());
             let done = self
                 .carry_out(change, at, looked, plan, turn, &mut wait)
+                .instrument(span)
                 .await;
             self.count(&done);
+            self.count_ended(began, &done);
             done?;
             return Ok(Some(result));
         }

@@ -9,7 +9,8 @@ use crate::load::Cost;
 use crate::loader::Loader;
 use crate::stats::Counters;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use tracing::Instrument as _;
 use trefoil_freshness_core::position::Place;
 use trefoil_freshness_core::table::{FillToken, Refused, Stamp};
 use trefoil_linklet_core::Access;
@@ -194,7 +195,11 @@ impl<V: Send + Sync + 'static> Linklet<V> {
             reached.mark_unchanged();
             let (mut token, wanted) = store.fresh.token(place);
             Counters::one(&store.counters.loads);
-            let loaded = match loader.load(key.to_vec()).await {
+            let began = Instant::now();
+            let span = tracing::debug_span!("linklet.load", corpus = self.corpus(), point = %self.point(key));
+            let loaded = loader.load(key.to_vec()).instrument(span).await;
+            Counters::time(&store.counters.load_us, began);
+            let loaded = match loaded {
                 Ok(loaded) => loaded,
                 Err(error) => {
                     Counters::one(&store.counters.load_failures);

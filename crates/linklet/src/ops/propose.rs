@@ -22,7 +22,9 @@ use crate::table::{Entry, Key};
 use crate::values::{Kept, Staged, stamped};
 use bytes::Bytes;
 use std::sync::Arc;
+use std::time::Instant;
 use tokio::sync::oneshot;
+use tracing::Instrument as _;
 use trefoil_freshness_core::table::Stamp;
 use trefoil_linklet_core::{Access, Commit, Operation};
 use trefoil_sharder::{AssignmentVersion, ServerId};
@@ -115,9 +117,25 @@ impl<V: Send + Sync + 'static> Linklet<V> {
             shown,
             over: None,
         };
-        let result = self.propose_once(change, key, plan).await;
+        let began = Instant::now();
+        let span =
+            tracing::debug_span!("linklet.commit", corpus = self.corpus(), point = %key.point());
+        let proposed = self.propose_once(change, key, plan).instrument(span);
+        let result = proposed.await;
         self.count(&result);
+        if access == Access::Commit {
+            self.count_ended(began, &result);
+        }
         result
+    }
+
+    /// Counts a commit, and how long it took.
+    pub(crate) fn count_ended<R>(&self, began: Instant, result: &Result<R, Error>) {
+        let counters = &self.inner().store.counters;
+        Counters::time(&counters.commit_us, began);
+        if result.is_ok() {
+            Counters::one(&counters.commits);
+        }
     }
 
     /// Counts what went wrong with a commit.

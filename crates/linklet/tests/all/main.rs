@@ -10,4 +10,5 @@ mod moves;
 mod objects;
 mod room;
 mod security;
+mod spans;
 mod strong;

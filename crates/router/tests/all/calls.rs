@@ -107,6 +107,15 @@ async fn a_redirect_is_followed_once_and_its_map_learned() {
     let routed = world.servers[other].shared.routed.lock().unwrap().unwrap();
     assert!(routed.redirected);
     assert_eq!(routed.version, Some(newer));
+    let page = world.router.metrics();
+    for line in [
+        "trefoil_router_calls_total{corpus=\"c\",outcome=\"answered\"} 1.0",
+        "trefoil_router_redirects_total{corpus=\"c\"} 1.0",
+        "trefoil_router_servers{corpus=\"c\"} 2.0",
+        "trefoil_router_outstanding{corpus=\"c\"} 0.0",
+    ] {
+        assert!(page.contains(line), "no {line} in {page}");
+    }
     // The next call goes there at once.
     world.router.call(KEY, ask).await.unwrap();
     assert_eq!(

@@ -1,7 +1,8 @@
-//! `assigner` and `relay`: the processes of the linked store.
+//! `assigner` and `relay`: the processes of the linked store; `linked`: what looks
+//! at it.
 
 use bytesize::ByteSize;
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -55,6 +56,18 @@ pub(crate) struct RelayArgs {
     /// Allow addresses off loopback without TLS
     #[arg(long)]
     pub insecure: bool,
+    /// Address at which metrics, readiness and drain are served, or off
+    #[arg(long, value_name = "HOST:PORT|off", default_value = "off")]
+    pub metrics: String,
+    /// What may be reached from other machines without TLS: metrics
+    #[arg(long, value_name = "WHAT", value_delimiter = ',')]
+    pub plaintext: Vec<LinkedPlaintext>,
+}
+
+/// What the linked store's processes serve without TLS, of what could be reached.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LinkedPlaintext {
+    Metrics,
 }
 
 #[derive(Args, Debug, Clone)]
@@ -81,6 +94,12 @@ pub(crate) struct AssignerArgs {
     /// Allow addresses off loopback without TLS
     #[arg(long)]
     pub insecure: bool,
+    /// Address at which metrics, readiness and drain are served, or off
+    #[arg(long, value_name = "HOST:PORT|off", default_value = "off")]
+    pub metrics: String,
+    /// What may be reached from other machines without TLS: metrics
+    #[arg(long, value_name = "WHAT", value_delimiter = ',')]
+    pub plaintext: Vec<LinkedPlaintext>,
     #[command(subcommand)]
     pub action: Option<AssignerAction>,
 }
@@ -88,7 +107,7 @@ pub(crate) struct AssignerArgs {
 /// Where the assigners are.
 #[derive(Args, Debug, Clone)]
 pub(crate) struct AssignerAddressArgs {
-    /// host:port[,host:port…]
+    /// host:port[,host:port…], or the store in which they are found: etcd://host:port[,host:port…]/prefix
     #[arg(
         long,
         env = "TREFOIL_ASSIGNER",
@@ -141,4 +160,45 @@ pub(crate) enum AssignerAction {
         #[arg(long, value_name = "NAME")]
         corpus: String,
     },
+}
+
+#[derive(Subcommand, Debug, Clone)]
+pub(crate) enum LinkedCommand {
+    /// Show slices, owners, loads, moves, losses and staleness, and what to do about what is not well
+    Status {
+        #[command(flatten)]
+        address: AssignerAddressArgs,
+        /// Machine-readable
+        #[arg(long)]
+        json: bool,
+    },
+    /// Watch the same, with rates
+    Top(LinkedTopArgs),
+    /// Have a process give everything away, and wait until nothing is left: before it is stopped
+    Drain(LinkedDrainArgs),
+}
+
+#[derive(Args, Debug, Clone)]
+pub(crate) struct LinkedTopArgs {
+    #[command(flatten)]
+    pub address: AssignerAddressArgs,
+    /// Print one snapshot as text and end
+    #[arg(long)]
+    pub once: bool,
+    /// Print an object for each interval
+    #[arg(long)]
+    pub json: bool,
+    /// Between two readings
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = humantime::parse_duration)]
+    pub interval: Duration,
+}
+
+#[derive(Args, Debug, Clone)]
+pub(crate) struct LinkedDrainArgs {
+    /// Where the process serves its metrics; it takes this from its own host only
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9413")]
+    pub at: SocketAddr,
+    /// Give up after so long [default: wait for as long as it takes]
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    pub timeout: Option<Duration>,
 }

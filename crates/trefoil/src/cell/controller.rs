@@ -25,7 +25,7 @@ use trefoil_cell::control::{
 };
 use trefoil_cell::{ConfigStoreError, EtcdStore, Leadership};
 use trefoil_client::{Cell, ConnectError, Tls};
-use trefoil_gateway::observe::Endpoint;
+use trefoil_endpoint::Endpoint;
 
 /// The store is looked at so often in the time after which a backend counts as dead.
 const LOOKS: u32 = 10;

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use trefoil_backend::{raise_descriptor_limit, take_port};
 use trefoil_client::Cell;
-use trefoil_gateway::observe::Endpoint;
+use trefoil_endpoint::Endpoint;
 use trefoil_softnic::{
     CellPlaces, ENGINE_COUNT_MAX, Engine, EngineOptions, Place, SESSION_COUNT_MAX,
 };

@@ -77,7 +77,7 @@ fn it_serves_shows_itself_and_can_be_frozen() {
     );
     let status = text(&trefoil(&[&["assigner", "status"][..], &at].concat()).stdout);
     assert!(
-        status.contains("corpus mail · leads · generation none"),
+        status.contains(&format!("corpus mail · led by {address} · generation none")),
         "{status}"
     );
     let thawed = trefoil(&[&["assigner", "thaw"][..], &at].concat());

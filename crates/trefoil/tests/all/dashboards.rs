@@ -5,7 +5,7 @@
 use crate::support::{Cell, PROGRAM, free_port, repository, run, text};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead as _, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use trefoil_ports::EtcdProcess;
@@ -28,7 +28,7 @@ const KEYWORDS: [&str; 11] = [
 ];
 
 /// Values of labels by metric and label.
-type Series = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
+pub(crate) type Series = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
 
 #[test]
 fn everything_that_is_asked_for_exists() {
@@ -62,8 +62,8 @@ fn everything_that_is_asked_for_exists() {
     let series = scrape(port);
     assert!(series.len() > 30, "{series:?}");
 
-    let dashboard = dashboard_expressions();
-    let alerts = alert_expressions();
+    let dashboard = dashboard_expressions("trefoil.json");
+    let alerts = alert_expressions("alerts.yml");
     assert!(dashboard.len() > 40 && alerts.len() >= 10);
     let mut complaints = Vec::new();
     for expression in &dashboard {
@@ -146,13 +146,23 @@ fn of_a_controller(dir: &Path) -> Series {
 
 /// What a server answers.
 fn scrape(port: u16) -> Series {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    scrape_at(SocketAddr::from(([127, 0, 0, 1], port)))
+}
+
+/// Likewise, wherever it is.
+pub(crate) fn scrape_at(address: SocketAddr) -> Series {
+    let mut stream = TcpStream::connect(address).unwrap();
     let request = "GET /metrics HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n";
     stream.write_all(request.as_bytes()).unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
     let (head, body) = text.split_once("\r\n\r\n").unwrap();
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    series_of(body)
+}
+
+/// What a page has.
+pub(crate) fn series_of(body: &str) -> Series {
     let mut series = Series::new();
     for line in body.lines().filter(|line| line.starts_with("trefoil_")) {
         let end = line.find(['{', ' ']).unwrap();
@@ -168,7 +178,7 @@ fn scrape(port: u16) -> Series {
 }
 
 /// Expressions of all panels and variables.
-fn dashboard_expressions() -> Vec<String> {
+pub(crate) fn dashboard_expressions(file: &str) -> Vec<String> {
     fn collect(value: &serde_json::Value, found: &mut Vec<String>) {
         match value {
             serde_json::Value::Object(fields) => {
@@ -188,7 +198,7 @@ fn dashboard_expressions() -> Vec<String> {
             _ => {}
         }
     }
-    let text = std::fs::read_to_string(repository().join("dashboards/trefoil.json")).unwrap();
+    let text = std::fs::read_to_string(repository().join("dashboards").join(file)).unwrap();
     let mut found = Vec::new();
     collect(&serde_json::from_str(&text).unwrap(), &mut found);
     found
@@ -196,8 +206,8 @@ fn dashboard_expressions() -> Vec<String> {
 
 /// Expressions of all rules: behind `expr:`, or in the lines that are indented
 /// further.
-fn alert_expressions() -> Vec<String> {
-    let text = std::fs::read_to_string(repository().join("dashboards/alerts.yml")).unwrap();
+pub(crate) fn alert_expressions(file: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(repository().join("dashboards").join(file)).unwrap();
     let indent = |line: &str| line.len() - line.trim_start().len();
     let mut found = Vec::new();
     let mut lines = text.lines().peekable();
@@ -287,7 +297,7 @@ fn parts(expression: &str) -> Vec<Part> {
 }
 
 /// Metrics that an expression reads.
-fn names(expression: &str) -> Vec<String> {
+pub(crate) fn names(expression: &str) -> Vec<String> {
     let metric = |part| match part {
         Part::Metric(name) => Some(name),
         _ => None,
@@ -296,7 +306,7 @@ fn names(expression: &str) -> Vec<String> {
 }
 
 /// What an expression asks for that does not exist.
-fn complain(expression: &str, series: &Series) -> Vec<String> {
+pub(crate) fn complain(expression: &str, series: &Series) -> Vec<String> {
     let mut complaints = Vec::new();
     let mut labels: Option<&BTreeMap<String, BTreeSet<String>>> = None;
     let mut known: BTreeSet<&str> = BUILT_IN_LABELS.into();

@@ -28,6 +28,8 @@ mod hot_keys;
     feature = "sim"
 )))]
 mod left_out;
+#[cfg(feature = "linked")]
+mod linked;
 mod maintenance;
 mod no_return;
 mod packaging;

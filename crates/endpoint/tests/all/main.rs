@@ -1,0 +1,3 @@
+//! The tests of the port, as one program.
+
+mod answers;

@@ -1,0 +1,7 @@
+//! A linked store as who runs it sees it: real assigners, relays and servers.
+
+mod draining;
+mod fleet;
+mod metrics;
+mod readiness;
+mod status;
