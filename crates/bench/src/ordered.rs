@@ -121,7 +121,7 @@ pub fn ordered(
             })
             .map_err(|error| failed(&error))?;
             let cell = Cell::connect(&server.address).map_err(|error| failed(&error))?;
-            Ok((server, cell.client(Options::default())))
+            Ok::<_, LoadError>((server, cell.client(Options::default())))
         };
         for (has_queue, cases) in [(false, &TODAY[..]), (true, &WITH_QUEUE[..])] {
             let known = match has_queue {
