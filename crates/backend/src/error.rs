@@ -83,6 +83,19 @@ pub enum StartError {
     /// An immutable cell without one.
     #[error("an immutable cell (R=2) needs a corpus to load: name a file of JSON lines or CSV")]
     NoCorpus,
+    /// A queue where it would promise what it does not keep.
+    #[error(
+        "clients commit before a backend executes (--queue) in cells of one copy (R=1) only; this one is {0}"
+    )]
+    Queue(Mode),
+    /// The queue's memory.
+    #[error("backend {number}: {source}")]
+    QueueSetUp {
+        /// Which.
+        number: u32,
+        /// Why.
+        source: trefoil_ordered::SetUpError,
+    },
     /// The corpus.
     #[error("{path}: {source}")]
     Corpus {

@@ -67,6 +67,7 @@ mod permission;
 mod process;
 mod recovery;
 mod repair;
+mod queue;
 mod reporter;
 mod resize;
 mod server;

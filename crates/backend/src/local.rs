@@ -32,10 +32,12 @@ pub struct LocalStore {
 }
 
 impl LocalStore {
-    /// `None` unless the one member of this process is the whole cell.
+    /// `None` unless the one member of this process is the whole cell, and nobody commits what
+    /// it has not executed.
     pub(crate) fn new(state: &Arc<State>) -> Option<Self> {
         let whole = state.members.len() == 1 && state.config().backends.len() == 1;
-        whole.then(|| LocalStore {
+        let has_queue = state.members.iter().any(|m| m.queue.get().is_some());
+        (whole && !has_queue).then(|| LocalStore {
             state: Arc::clone(state),
         })
     }

@@ -7,6 +7,7 @@ use crate::corpus::{Standing, Turn};
 use crate::handover::{Giving, Takeover};
 use crate::hot::Hot;
 use crate::lending::Lending;
+use crate::queue::CellQueue;
 use crate::recovery::Progress;
 use crate::repair::Tally;
 use crate::resize;
@@ -16,7 +17,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use trefoil_cell::{CONFIG_ID_CHANGING, CellConfig, CorpusId};
 use trefoil_fabric::clock::monotonic_ns;
-use trefoil_fabric::{AnswerSink, ClientId, Service};
+use trefoil_fabric::{AnswerSink, ClientId, Lane, NoLane, Service, SharedMarks};
 use trefoil_layout::TopologyId;
 use trefoil_layout::control::{self, ControlShape};
 use trefoil_layout::epoch;
@@ -57,6 +58,8 @@ pub(crate) struct Member {
     pub(crate) repair: Option<Tally>,
     /// Of one of an immutable cell.
     pub(crate) standing: Option<Standing>,
+    /// Of one whose clients may commit before it executes.
+    pub(crate) queue: OnceLock<CellQueue>,
 }
 
 impl Member {
@@ -95,6 +98,7 @@ impl Member {
             resizing: resize::Giving::default(),
             repair,
             standing: config.mode.is_immutable().then(Standing::default),
+            queue: OnceLock::new(),
         }
     }
 
@@ -205,10 +209,36 @@ impl Member {
         }
     }
 
+    /// Has what was committed to this key executed: whatever looks at it now is behind that.
+    #[inline]
+    fn settle(&self, key: &[u8]) -> Result<(), Rejection> {
+        let Some(queue) = self.queue.get() else {
+            return Ok(());
+        };
+        let hash = self.store.config().hasher.hash(key);
+        // In a moment it may be.
+        queue
+            .settle(hash.tag)
+            .then_some(())
+            .ok_or(Rejection::UnknownConfig)
+    }
+
+    /// The same for all keys.
+    pub(crate) fn settle_all(&self) -> bool {
+        self.queue.get().is_none_or(CellQueue::settle_all)
+    }
+
+    /// Executes what was committed, and takes nothing more by the queue. `false`: it is
+    /// hindered.
+    pub(crate) fn end_queue(&self) -> bool {
+        self.queue.get().is_none_or(CellQueue::end)
+    }
+
     /// Executes a mutation by a client that works under `topology`.
     pub(crate) fn mutate(&self, topology: TopologyId, mutation: &Mutation<'_>) -> Ack {
         self.note_use();
-        if let Err(rejection) = self.check(topology) {
+        let checked = self.check(topology);
+        if let Err(rejection) = checked.and_then(|()| self.settle(mutation.entry.key)) {
             return Ack {
                 epoch: epoch::NONE,
                 outcome: Outcome::Rejected(rejection),
@@ -230,7 +260,8 @@ impl Member {
         access: Access,
     ) -> LookupAnswer<'b> {
         self.note_use();
-        if let Err(rejection) = self.check(topology) {
+        let checked = self.check(topology);
+        if let Err(rejection) = checked.and_then(|()| self.settle(key)) {
             return LookupAnswer {
                 epoch: epoch::NONE,
                 found: Found::Rejected(rejection),
@@ -253,6 +284,8 @@ impl Member {
 
     /// Bytes of the data entry that `key` has now; 0 if it has none.
     pub(crate) fn entry_len(&self, key: &[u8]) -> usize {
+        // Who looks it up next finds out if that is hindered.
+        let _ = self.settle(key);
         let len = |item: Option<&StoredItem<'_>>| item.map_or(0, |item| item.entry_len);
         let read = self.store.read(clock::now(), key, Access::Peek, len);
         read.unwrap_or(0)
@@ -260,12 +293,14 @@ impl Member {
 
     /// What a fill that begins now must find again.
     pub(crate) fn stamp(&self, key: &[u8]) -> u64 {
+        let _ = self.settle(key);
         self.store.stamp(key)
     }
 
     /// How an item was used.
     pub(crate) fn item_use(&self, topology: TopologyId, key: &[u8]) -> Option<ItemUse> {
         self.check(topology)
+            .and_then(|()| self.settle(key))
             .ok()
             .and_then(|()| self.store.item_use(clock::now(), key))
     }
@@ -317,6 +352,8 @@ impl Member {
     /// Serves the same corpus under another config id. Requests that name the
     /// old one are refused from now on, and its readers look for the new one.
     pub(crate) fn change_config(&self, config_id: u32) {
+        // What was committed before a flush is flushed.
+        self.settle_all();
         self.config_id.store(config_id, Memory::Release);
         self.store.set_config_id(config_id);
     }
@@ -386,6 +423,14 @@ impl Service for Member {
 
     fn topology(&self) -> TopologyId {
         Member::topology(self)
+    }
+
+    fn marks(&self) -> Option<SharedMarks<'_>> {
+        self.queue.get().map(CellQueue::marks)
+    }
+
+    fn admit(&self) -> Result<Lane, NoLane> {
+        self.queue.get().ok_or(NoLane::NoQueue)?.admit()
     }
 
     fn charge(&self, bytes: u64) -> bool {

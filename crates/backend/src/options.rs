@@ -47,6 +47,9 @@ pub struct ServerOptions {
     pub rpc_thread_count: usize,
     /// The shared-memory fabric.
     pub fabric: FabricOptions,
+    /// Whether clients on this host may commit SETs and ERASEs before they are executed.
+    /// With one copy only.
+    pub queue: bool,
     /// How the members' own shards are repaired, in a cell with three copies.
     pub repair: RepairOptions,
     /// Bytes a second that are copied from other processes, by one that recovers, takes a
@@ -130,6 +133,7 @@ impl ServerOptions {
             load: None,
             rpc_thread_count: 2,
             fabric: FabricOptions::default(),
+            queue: false,
             repair: RepairOptions::default(),
             recovery_rate: None,
             ending: Ending::default(),

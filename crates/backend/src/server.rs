@@ -27,6 +27,7 @@ use crate::oom;
 use crate::options::{FabricOptions, ServerOptions, partitions_for};
 use crate::pace::CopyPace;
 use crate::process::{Machine, Resident, usual_baseline};
+use crate::queue::CellQueue;
 use crate::recovery;
 use crate::repair::{self, RepairOptions, Tally};
 use crate::reporter::Reporter;
@@ -377,6 +378,14 @@ impl Running {
                 Ok(Arc::new(member))
             })
             .collect::<Result<Vec<_>, StartError>>()?;
+        if options.queue {
+            for member in &members {
+                let number = member.number;
+                let queue = CellQueue::start(member);
+                let queue = queue.map_err(|source| StartError::QueueSetUp { number, source })?;
+                let _ = member.queue.set(queue);
+            }
+        }
         let config_store = options.config_store.clone();
         let mut state = State::new(members, bound, config_store, config, begun, behind, lending);
         state.layout_version = options.layout_version.into();
@@ -715,6 +724,7 @@ impl Drop for Running {
             let _ = thread.join();
         }
         for member in &self.state.members {
+            member.end_queue();
             member.store.revoke();
         }
         drop(self.early.take());
@@ -772,6 +782,9 @@ fn check(options: &ServerOptions, config: &CellConfig) -> Result<(), StartError>
             let last = config.backends.len() as u32 - 1;
             return Err(StartError::Member { number, last });
         }
+    }
+    if options.queue && config.mode != Mode::R1 {
+        return Err(StartError::Queue(config.mode));
     }
     match (config.mode.is_immutable(), &options.load) {
         (true, None) => Err(StartError::NoCorpus),

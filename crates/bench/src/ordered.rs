@@ -12,7 +12,7 @@ use crate::server::{Server, ServerOptions};
 use hdrhistogram::Histogram;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use trefoil_client::{Cell, Client, Options, SetOptions};
+use trefoil_client::{Cell, Client, Commit, OpError, Options, SetOptions};
 use trefoil_ordered_load::{
     Latency, LoadError, LoadOptions, OrderedReport, Pace, Progress, Way, measure,
 };
@@ -30,6 +30,56 @@ const ASLEEP_COUNT: usize = 60;
 /// Nanoseconds beyond which latencies are not told apart.
 const MOST: u64 = 10_000_000_000;
 
+/// What is measured of a cell.
+#[derive(Clone, Copy)]
+enum Case {
+    /// A SET, done when this says.
+    Set(Commit),
+    /// A GET of what was just stored so.
+    Get(Commit),
+}
+
+const TODAY: [(&str, Case); 1] = [("SET of a cell today, R=1", Case::Set(Commit::Executed))];
+const WITH_QUEUE: [(&str, Case); 4] = [
+    (
+        "SET of a cell with a queue, executed",
+        Case::Set(Commit::Executed),
+    ),
+    (
+        "SET of a cell with a queue, acknowledged",
+        Case::Set(Commit::Acknowledged),
+    ),
+    (
+        "GET of it after a SET that is executed",
+        Case::Get(Commit::Executed),
+    ),
+    (
+        "GET of it after a SET that is acknowledged",
+        Case::Get(Commit::Acknowledged),
+    ),
+];
+
+impl Case {
+    /// Carries it out; since when it counts, of what is due at this time.
+    fn carry_out(
+        self,
+        client: &mut Client,
+        key: &[u8],
+        value: &[u8],
+        due: Instant,
+    ) -> Result<Instant, OpError> {
+        let (Case::Set(commit) | Case::Get(commit)) = self;
+        let options = SetOptions::default();
+        client.set_by(key, value, options, commit)?;
+        if let Case::Set(_) = self {
+            return Ok(due);
+        }
+        let begun = Instant::now();
+        client.get(key)?;
+        Ok(begun)
+    }
+}
+
 /// Measures everything asked for, today's SETs by a server of this program.
 pub fn ordered(
     program: &Path,
@@ -37,7 +87,7 @@ pub fn ordered(
     progress: &mut Progress<'_>,
 ) -> Result<OrderedReport, LoadError> {
     let failed = |error: &dyn std::fmt::Display| LoadError::Queue(error.to_string());
-    let mut today = None;
+    let (mut today, mut queued) = (None, None);
     let ground = match options.off_host || options.off_host_workloads || options.one_thread {
         true => Some(off_host::Ground::new().map_err(|error| failed(&error))?),
         false => None,
@@ -59,23 +109,40 @@ pub fn ordered(
             return Ok(());
         }
         pin_current_thread(options.client_core).map_err(|error| failed(&error))?;
-        if today.is_none() {
+        let start = |has_queue: bool| {
             let server = Server::start(&ServerOptions {
                 core: Some(options.server_core),
+                processes: has_queue,
+                more: has_queue
+                    .then(|| "--queue".to_owned())
+                    .into_iter()
+                    .collect(),
                 ..ServerOptions::new(program, "R=1", MEMORY)
             })
             .map_err(|error| failed(&error))?;
             let cell = Cell::connect(&server.address).map_err(|error| failed(&error))?;
-            today = Some((server, cell.client(Options::default())));
-        }
-        let Some((_server, client)) = &mut today else {
-            return Ok(());
+            Ok::<_, LoadError>((server, cell.client(Options::default())))
         };
-        for len in [100, 1024] {
-            let awake = awake(client, len, options).map_err(|error| failed(&error))?;
-            report.add_commit("SET of a cell today, R=1", len, true, awake);
-            let asleep = asleep(client, len).map_err(|error| failed(&error))?;
-            report.add_commit("SET of a cell today, R=1", len, false, asleep);
+        for (has_queue, cases) in [(false, &TODAY[..]), (true, &WITH_QUEUE[..])] {
+            let known = match has_queue {
+                false => &mut today,
+                true => &mut queued,
+            };
+            if known.is_none() {
+                *known = Some(start(has_queue)?);
+            }
+            let Some((_server, client)) = known else {
+                return Ok(());
+            };
+            for len in [100, 1024] {
+                for (what, case) in cases {
+                    let awake = awake(client, *case, len, options);
+                    let awake = awake.map_err(|error| failed(&error))?;
+                    report.add_commit(what, len, true, awake);
+                    let asleep = asleep(client, *case, len).map_err(|error| failed(&error))?;
+                    report.add_commit(what, len, false, asleep);
+                }
+            }
         }
         Ok(())
     };
@@ -84,9 +151,10 @@ pub fn ordered(
 
 fn awake(
     client: &mut Client,
+    case: Case,
     len: usize,
     options: &LoadOptions,
-) -> Result<Latency, trefoil_client::OpError> {
+) -> Result<Latency, OpError> {
     let value = vec![7; len];
     let mut took = histogram();
     let mut pace = Pace::new(AWAKE_PER_S, 1);
@@ -101,21 +169,21 @@ fn awake(
         }
         number += 1;
         let key = (number % KEYS).to_le_bytes();
-        client.set(&key, &value, SetOptions::default())?;
+        let counted_from = case.carry_out(client, &key, &value, due)?;
         if due > warm {
-            took.saturating_record(due.elapsed().as_nanos() as u64);
+            took.saturating_record(counted_from.elapsed().as_nanos() as u64);
         }
     }
 }
 
-fn asleep(client: &mut Client, len: usize) -> Result<Latency, trefoil_client::OpError> {
+fn asleep(client: &mut Client, case: Case, len: usize) -> Result<Latency, OpError> {
     let value = vec![7; len];
     let mut took = histogram();
     for number in 0..ASLEEP_COUNT as u64 {
         std::thread::sleep(ASLEEP_AFTER);
-        let start = Instant::now();
-        client.set(&number.to_le_bytes(), &value, SetOptions::default())?;
-        took.saturating_record(start.elapsed().as_nanos() as u64);
+        let key = number.to_le_bytes();
+        let counted_from = case.carry_out(client, &key, &value, Instant::now())?;
+        took.saturating_record(counted_from.elapsed().as_nanos() as u64);
     }
     Ok(Latency::of(&took))
 }

@@ -2,6 +2,7 @@
 
 use crate::asynchronous::{Reach, Signals};
 use crate::cell::Shared;
+use crate::commit::{Commit, Seats};
 use crate::error::{OpError, UNREACHABLE};
 use crate::host::ClientHost;
 use crate::rpc::Bell;
@@ -34,6 +35,9 @@ pub struct Client {
     pub(crate) group_bytes: Vec<WordBuffer>,
     /// The latest hit of a lookup that had to wait; what it borrows.
     pub(crate) held: WordBuffer,
+    /// When SETs and ERASEs are done.
+    pub(crate) commit: Commit,
+    pub(crate) seats: Seats,
     /// [`Shared::changes`] when the topology was taken.
     seen_changes: u64,
     /// The process that made it: a forked child must not use its rings.
@@ -59,6 +63,8 @@ impl Client {
             sleeper: Sleeper::default(),
             group_bytes: Vec::new(),
             held: WordBuffer::default(),
+            commit: Commit::default(),
+            seats: Seats::default(),
             seen_changes,
             process: ForkMark::new(),
         };

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use trefoil_cell::{AddressError, ConfigStoreError, WireError};
 use trefoil_client_core::get::GetFailure;
+use trefoil_client_core::mode::Mode;
 use trefoil_layout::Version;
 use trefoil_layout::op::Rejection;
 use trefoil_tls::{CertError, HandshakeError};
@@ -109,6 +110,28 @@ pub enum OpError {
     /// A mutation may or may not have taken effect, now or later.
     #[error("the outcome is unknown: {0}")]
     Indeterminate(String),
+    /// It was to be acknowledged before it is executed, and this cell does not do so;
+    /// nothing was sent.
+    #[error(transparent)]
+    NotCommittable(#[from] NotCommittable),
+}
+
+/// Why nothing can be acknowledged before it is executed ([`Commit::Acknowledged`]).
+///
+/// [`Commit::Acknowledged`]: crate::Commit::Acknowledged
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NotCommittable {
+    /// Cells of several copies.
+    #[error(
+        "mutations are acknowledged before they are executed in cells of one copy (R=1) only; this one is {0}"
+    )]
+    Mode(Mode),
+    /// It was not started with one.
+    #[error("backend {0} has no queue: start the cell with `--queue`")]
+    NoQueue(u32),
+    /// Commits are written into shared memory, and it gives this user none.
+    #[error("backend {0} shares no memory with this user's processes")]
+    NotShared(u32),
 }
 
 impl From<GetFailure> for OpError {
@@ -128,6 +151,9 @@ pub enum Mutated {
         /// Its version: a later CAS expects this.
         version: Version,
     },
+    /// It stands in the queue of the backend ([`Commit::Acknowledged`](crate::Commit)). The
+    /// version that it gets is known when it is executed.
+    Committed,
     /// Something newer is there (fills only: other mutations are retried above it).
     Superseded {
         /// The highest bound seen.

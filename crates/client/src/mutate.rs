@@ -27,8 +27,18 @@ pub struct SetOptions {
 }
 
 impl Client {
-    /// Stores a value, above whatever is there. On success a quorum holds it.
+    /// Stores a value, above whatever is there. On success a quorum holds it, or it is
+    /// committed ([`Client::set_commit`]).
     pub fn set(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        options: SetOptions,
+    ) -> Result<Mutated, OpError> {
+        self.set_by(key, value, options, self.commit)
+    }
+
+    pub(crate) fn set_executed(
         &mut self,
         key: &[u8],
         value: &[u8],
@@ -56,6 +66,10 @@ impl Client {
     /// Removes a value; its version is remembered, so that older mutations
     /// that arrive late do not bring it back.
     pub fn erase(&mut self, key: &[u8]) -> Result<Mutated, OpError> {
+        self.erase_by(key, self.commit)
+    }
+
+    pub(crate) fn erase_executed(&mut self, key: &[u8]) -> Result<Mutated, OpError> {
         let at = self.begin_erase(key, Owner::Waiter)?;
         self.waited_mutation(at)
     }
@@ -117,7 +131,12 @@ impl Client {
     }
 
     /// Refuses what no backend takes.
-    fn check(&mut self, key: &[u8], value: &[u8], options: SetOptions) -> Result<Item, OpError> {
+    pub(crate) fn check(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        options: SetOptions,
+    ) -> Result<Item, OpError> {
         check_key(key)?;
         self.check_process()?;
         self.settle_topology();

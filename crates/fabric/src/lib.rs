@@ -25,4 +25,4 @@ pub use agreement::Agreement;
 pub use idle::Idle;
 pub use port::{Closed, OutOfWindow, Port, Progress, Refreshed, SendError, Token};
 pub use region_view::{Home, PREFETCH_LEN_MAX, RegionView};
-pub use target::{AnswerSink, ClientId, Service};
+pub use target::{AnswerSink, ClientId, Lane, NoLane, Service, SharedMarks};

@@ -17,6 +17,7 @@ use trefoil_layout::control::{self, IndexWindow};
 use trefoil_layout::limits::SPILL_MAX;
 use trefoil_layout::words::Words;
 use trefoil_layout::{KeyHash, Pointer, TopologyId, Version};
+use trefoil_ordered::marks;
 use trefoil_region::{Mapping, SharedBlock, SharedWords, WordBuffer};
 
 /// Bytes of an entry that are fetched ahead of its copy; behind them the
@@ -38,6 +39,8 @@ pub struct RegionView {
     windows: Box<[IndexWindow]>,
     config_id: u32,
     data_window: u64,
+    /// Of a backend with a queue.
+    marks: Option<Mapping>,
 }
 
 impl RegionView {
@@ -51,9 +54,25 @@ impl RegionView {
             windows: vec![IndexWindow::default(); agreement.partition_count].into(),
             config_id: 0,
             data_window: 0,
+            marks: None,
         };
         view.refresh();
         view
+    }
+
+    /// Has each vote preceded by a look at these marks.
+    pub(crate) fn set_marks(&mut self, marks: Option<Mapping>) {
+        self.marks = marks;
+    }
+
+    /// Whether a mutation of this key may be acknowledged and not executed, so that nothing
+    /// is known from the backend's memory. To be asked before anything is read.
+    #[inline(always)]
+    pub fn is_pending(&self, hash: KeyHash) -> bool {
+        match &self.marks {
+            None => false,
+            Some(words) => marks::is_pending(&words.words(), hash.tag),
+        }
     }
 
     /// See [`Agreement::topology`].
@@ -197,6 +216,10 @@ impl RegionView {
     #[inline(always)]
     pub fn index_vote_in(&self, partition: usize, hash: KeyHash) -> IndexVote {
         let window = &self.windows[partition];
+        if self.is_pending(hash) {
+            let epoch = window.epoch;
+            return IndexVote::AskByMessage { epoch };
+        }
         let vote = index_vote(hash, self.config_id, window.bucket_count, |bucket| {
             self.bucket(window, bucket).words()
         });
@@ -237,6 +260,9 @@ impl RegionView {
     /// the key's presence.
     #[inline(always)]
     pub fn glance(&self, hash: KeyHash, home: Home<'_>) -> Option<IndexVote> {
+        if self.is_pending(hash) {
+            return None;
+        }
         let words = home.bucket.words();
         vote::glance(hash, self.config_id, home.number.into(), &words)
     }

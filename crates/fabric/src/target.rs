@@ -1,5 +1,6 @@
 //! What every fabric asks of a backend, and offers it.
 
+use std::os::fd::{BorrowedFd, OwnedFd};
 use trefoil_layout::TopologyId;
 use trefoil_layout::message::{
     ACK_LEN, Answer, ErrorCode, LOOKUP_ANSWER_HEAD_LEN, MESSAGE_LEN_MAX, Request,
@@ -38,6 +39,49 @@ pub trait Service: Send + Sync {
 
     /// Gives charged bytes back.
     fn release(&self, bytes: u64);
+
+    /// The marks of a backend with a queue: who reads its memory looks at them first.
+    fn marks(&self) -> Option<SharedMarks<'_>> {
+        None
+    }
+
+    /// Makes another client one of the queue. May take some milliseconds.
+    fn admit(&self) -> Result<Lane, NoLane> {
+        Err(NoLane::NoQueue)
+    }
+}
+
+/// The marks object of a queue (`trefoil_ordered::marks`), for readers.
+#[derive(Clone, Copy, Debug)]
+pub struct SharedMarks<'a> {
+    /// Not to be written through.
+    pub object: BorrowedFd<'a>,
+    /// Bytes of it.
+    pub len: u64,
+}
+
+/// What a client of a backend's queue is given.
+#[derive(Debug)]
+pub struct Lane {
+    /// Its row in the marks.
+    pub place: u32,
+    /// The marks object, to be written.
+    pub marks: OwnedFd,
+    /// As in `trefoil_ordered::Invitation`.
+    pub order: OwnedFd,
+    /// The same.
+    pub lane: OwnedFd,
+    /// The same.
+    pub bell: OwnedFd,
+}
+
+/// Why a client gets no lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoLane {
+    /// The backend has no queue.
+    NoQueue,
+    /// It takes nobody more, or not at present.
+    Full,
 }
 
 /// Where a service puts its answer. Private memory; the fabric sends it on.

@@ -5,7 +5,7 @@
 //! |---|---|---|---|
 //! | 0 | 8 | magic | |
 //! | 8 | 2 | protocol version | of these two messages and of what follows |
-//! | 10 | 2 | wishes | 1: message rings |
+//! | 10 | 2 | wishes | 1: message rings; 2: it looks at pending marks; 4: a lane of the queue |
 //! | 12 | 4 | backend number | one process may serve several backends on one socket |
 //! | 16 | 16 | reserved, zero | |
 //!
@@ -18,17 +18,22 @@
 //! | 13 | 1 | hash kind | every client must hash alike |
 //! | 14 | 2 | partition count | |
 //! | 16 | 4 | backend number | |
-//! | 20 | 4 | reserved, zero | |
+//! | 20 | 4 | marks length | bytes of the object behind the next descriptor, 0 if there is none |
 //! | 24 | 8 | incarnation | also in the control region: both must agree |
 //! | 32 | 16 | hash seed | |
 //! | 48 | 8 | control length | bytes of the object behind the first descriptor |
 //! | 56 | 8 | index length | second descriptor |
 //! | 64 | 8 | data length | third descriptor |
 //! | 72 | 4 | request ring length | 0 if no rings were given |
-//! | 76 | 4 | answer ring length | fourth descriptor, both rings |
+//! | 76 | 4 | answer ring length | next descriptor, both rings |
 //! | 80 | 8 | life | of the cell; rings belong to it, so their messages need not name it |
 //! | 88 | 4 | config id | in force when the reply was made; the control region has the latest |
-//! | 92 | 4 | reserved, zero | |
+//! | 92 | 4 | place | of a lane in the marks, plus 1; 0 if no lane was given. Its descriptors are the last three: order, lane, bell |
+//!
+//! A backend with a queue (`docs/ordered.md`, *In a cell*) has acknowledged mutations that its
+//! memory does not show yet. Who does not say that it looks at the marks gets none of its
+//! memory ([`Status::MarksNeeded`]), and asks by RPC. A client says so when it was asked to: an
+//! older server takes a wish that it does not know for no greeting at all.
 
 use crate::hash::{HashKind, KeyHasher};
 use crate::limits::LAYOUT_VERSION;
@@ -41,11 +46,14 @@ pub const PROTOCOL_VERSION: u16 = 2;
 pub const HELLO_LEN: usize = 32;
 /// Bytes of a reply.
 pub const REPLY_LEN: usize = 96;
-/// Descriptors of a reply: control, index, data, rings.
-pub const DESCRIPTOR_COUNT_MAX: usize = 4;
+/// Descriptors of a reply: control, index, data, marks, and rings or the three of a lane.
+pub const DESCRIPTOR_COUNT_MAX: usize = 7;
 
 const MAGIC: [u8; 8] = *b"TREFHELO";
 const WISH_RINGS: u16 = 1;
+const WISH_MARKS: u16 = 2;
+const WISH_LANE: u16 = 4;
+const WISHES: u16 = WISH_RINGS | WISH_MARKS | WISH_LANE;
 
 const AT_VERSION: usize = 8;
 const AT_WISHES: usize = 10;
@@ -57,6 +65,7 @@ const AT_LAYOUT: usize = 12;
 const AT_HASH_KIND: usize = 13;
 const AT_PARTITIONS: usize = 14;
 const AT_BACKEND: usize = 16;
+const AT_MARKS_LEN: usize = 20;
 const AT_INCARNATION: usize = 24;
 const AT_SEED: usize = 32;
 const AT_CONTROL_LEN: usize = 48;
@@ -66,7 +75,7 @@ const AT_REQUEST_RING: usize = 72;
 const AT_ANSWER_RING: usize = 76;
 const AT_LIFE: usize = 80;
 const AT_CONFIG_ID: usize = 88;
-const AT_REPLY_RESERVED: usize = 92;
+const AT_PLACE: usize = 92;
 
 const _: () = {
     assert!(AT_VERSION == MAGIC.len() && AT_WISHES == AT_VERSION + 2);
@@ -74,12 +83,13 @@ const _: () = {
     assert!(AT_WANTED_END + 16 == HELLO_LEN);
     assert!(AT_LAYOUT == AT_STATUS + 2 && AT_HASH_KIND == AT_LAYOUT + 1);
     assert!(AT_PARTITIONS == AT_HASH_KIND + 1 && AT_BACKEND == AT_PARTITIONS + 2);
-    assert!(AT_INCARNATION == AT_BACKEND + 8 && AT_SEED == AT_INCARNATION + 8);
+    assert!(AT_MARKS_LEN == AT_BACKEND + 4 && AT_INCARNATION == AT_MARKS_LEN + 4);
+    assert!(AT_SEED == AT_INCARNATION + 8);
     assert!(AT_CONTROL_LEN == AT_SEED + 16 && AT_INDEX_LEN == AT_CONTROL_LEN + 8);
     assert!(AT_DATA_LEN == AT_INDEX_LEN + 8 && AT_REQUEST_RING == AT_DATA_LEN + 8);
     assert!(AT_ANSWER_RING == AT_REQUEST_RING + 4 && AT_LIFE == AT_ANSWER_RING + 4);
-    assert!(AT_CONFIG_ID == AT_LIFE + 8 && AT_REPLY_RESERVED == AT_CONFIG_ID + 4);
-    assert!(AT_REPLY_RESERVED + 4 == REPLY_LEN);
+    assert!(AT_CONFIG_ID == AT_LIFE + 8 && AT_PLACE == AT_CONFIG_ID + 4);
+    assert!(AT_PLACE + 4 == REPLY_LEN);
 };
 
 /// What a client asks for.
@@ -89,6 +99,10 @@ pub struct Hello {
     pub backend: u32,
     /// Whether it wants message rings beside the regions.
     pub wants_rings: bool,
+    /// Whether it looks at the marks of mutations that are not executed yet.
+    pub knows_marks: bool,
+    /// Whether it wants a lane of the backend's queue, and the right to mark.
+    pub wants_lane: bool,
 }
 
 /// Why a hello is none.
@@ -123,6 +137,12 @@ pub enum Status {
     NotAllowed = 4,
     /// The server could not prepare what was asked for.
     Unavailable = 5,
+    /// The backend has a queue: its memory is for those who look at the marks.
+    MarksNeeded = 6,
+    /// The backend has no queue.
+    NoQueue = 7,
+    /// The queue has as many clients as it takes, or ends.
+    NoLane = 8,
 }
 
 impl Status {
@@ -134,6 +154,9 @@ impl Status {
             Status::NoSuchBackend,
             Status::NotAllowed,
             Status::Unavailable,
+            Status::MarksNeeded,
+            Status::NoQueue,
+            Status::NoLane,
         ]
         .into_iter()
         .find(|status| *status as u16 == number)
@@ -146,7 +169,13 @@ impl Hello {
         let mut out = [0; HELLO_LEN];
         out[..8].copy_from_slice(&MAGIC);
         out[AT_VERSION..AT_WISHES].copy_from_slice(&PROTOCOL_VERSION.to_le_bytes());
-        let wishes = if self.wants_rings { WISH_RINGS } else { 0 };
+        let wishes = [
+            (self.wants_rings, WISH_RINGS),
+            (self.knows_marks, WISH_MARKS),
+            (self.wants_lane, WISH_LANE),
+        ];
+        let wishes = wishes.map(|(has, wish)| if has { wish } else { 0 });
+        let wishes = wishes.iter().sum::<u16>();
         out[AT_WISHES..AT_WANTED].copy_from_slice(&wishes.to_le_bytes());
         out[AT_WANTED..AT_WANTED_END].copy_from_slice(&self.backend.to_le_bytes());
         out
@@ -156,12 +185,14 @@ impl Hello {
     pub fn parse(bytes: &[u8; HELLO_LEN]) -> Result<Self, HelloError> {
         check_front(bytes)?;
         let wishes = u16_at(bytes, AT_WISHES);
-        if wishes & !WISH_RINGS != 0 || bytes[AT_WANTED_END..].iter().any(|b| *b != 0) {
+        if wishes & !WISHES != 0 || bytes[AT_WANTED_END..].iter().any(|b| *b != 0) {
             return Err(HelloError::Malformed);
         }
         Ok(Hello {
             backend: u32_at(bytes, AT_WANTED),
             wants_rings: wishes & WISH_RINGS != 0,
+            knows_marks: wishes & WISH_MARKS != 0,
+            wants_lane: wishes & WISH_LANE != 0,
         })
     }
 }
@@ -187,6 +218,10 @@ pub struct Granted {
     pub data_len: u64,
     /// The rings, if any were given.
     pub rings: Option<Geometry>,
+    /// Bytes of the marks object of a backend with a queue; 0 for none.
+    pub marks_len: u32,
+    /// The place of a lane in the marks, if one was given.
+    pub place: Option<u32>,
     /// What the backend serves now.
     pub topology: TopologyId,
 }
@@ -257,8 +292,10 @@ impl Granted {
             to.copy_from_slice(&from.to_le_bytes());
         }
         out[AT_LIFE..AT_CONFIG_ID].copy_from_slice(&self.topology.life.to_le_bytes());
-        out[AT_CONFIG_ID..AT_REPLY_RESERVED]
-            .copy_from_slice(&self.topology.config_id.to_le_bytes());
+        out[AT_CONFIG_ID..AT_PLACE].copy_from_slice(&self.topology.config_id.to_le_bytes());
+        out[AT_MARKS_LEN..AT_INCARNATION].copy_from_slice(&self.marks_len.to_le_bytes());
+        let place = self.place.map_or(0, |place| place + 1);
+        out[AT_PLACE..].copy_from_slice(&place.to_le_bytes());
         if let Some(rings) = self.rings {
             out[AT_REQUEST_RING..AT_ANSWER_RING]
                 .copy_from_slice(&rings.request_len().to_le_bytes());
@@ -279,7 +316,7 @@ impl Granted {
             life: u64_at(bytes, AT_LIFE),
             config_id: u32_at(bytes, AT_CONFIG_ID),
         };
-        if topology.life == 0 || u32_at(bytes, AT_REPLY_RESERVED) != 0 {
+        if topology.life == 0 {
             return None;
         }
         Some(Granted {
@@ -295,6 +332,8 @@ impl Granted {
             index_len: u64_at(bytes, AT_INDEX_LEN),
             data_len: u64_at(bytes, AT_DATA_LEN),
             rings,
+            marks_len: u32_at(bytes, AT_MARKS_LEN),
+            place: u32_at(bytes, AT_PLACE).checked_sub(1),
             topology,
         })
     }
@@ -340,6 +379,8 @@ mod tests {
             index_len: 1 << 40,
             data_len: 1 << 43,
             rings: Geometry::new(1 << 18, 1 << 17),
+            marks_len: 8192,
+            place: Some(0),
             topology: TopologyId {
                 life: u64::MAX - 7,
                 config_id: 9,
@@ -349,10 +390,12 @@ mod tests {
 
     #[test]
     fn hello_and_reply_come_back() {
-        for wants_rings in [false, true] {
+        for wishes in 0..8 {
             let hello = Hello {
                 backend: 7,
-                wants_rings,
+                wants_rings: wishes & 1 != 0,
+                knows_marks: wishes & 2 != 0,
+                wants_lane: wishes & 4 != 0,
             };
             assert_eq!(Hello::parse(&hello.encode()), Ok(hello));
         }
@@ -360,9 +403,12 @@ mod tests {
             Reply::Granted(granted()),
             Reply::Granted(Granted {
                 rings: None,
+                marks_len: 0,
+                place: None,
                 ..granted()
             }),
             Reply::Refused(Status::NotAllowed),
+            Reply::Refused(Status::MarksNeeded),
             Reply::OtherLayout(LAYOUT_VERSION + 1),
         ];
         for reply in replies {
@@ -375,6 +421,8 @@ mod tests {
         let mut bytes = Hello {
             backend: 0,
             wants_rings: true,
+            knows_marks: false,
+            wants_lane: false,
         }
         .encode();
         bytes[8] = 9;

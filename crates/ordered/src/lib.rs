@@ -24,7 +24,7 @@
 //! | [`durable`] | the server of a queue with a journal: acknowledged is persistent |
 //! | [`carrier`] | what a client sees, whatever carries its requests |
 //! | [`shared`], [`delegate`] | one connection for many threads, and for many processes |
-//! | [`marks`] | how a reader past the queue misses nothing that is acknowledged; nothing uses it yet |
+//! | [`marks`] | how a reader past the queue misses nothing that is acknowledged |
 //! | [`mutants`] | rules to be broken in tests |
 //!
 //! # Thread safety

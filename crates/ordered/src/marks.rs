@@ -1,16 +1,15 @@
 //! Pending marks: how a reader that reads the state behind a queue by itself, past the queue,
 //! misses no mutation that was acknowledged and is not executed. Without I/O.
 //!
-//! Each client has a *marks object*, which it and the server may write and readers may only
-//! read; keys share its marks by their hash.
+//! One object, made by the server. Readers map it to read; clients of the queue may write it,
+//! each the row of its own *place*. Keys share the marks of a row by their hash.
 //!
-//! | word | field | writer | why |
-//! |---|---|---|---|
-//! | 0 | magic | server, before anybody gets it | |
-//! | 128 | marked, one word for each mark | client | mutations of such keys that the client has committed, or is about to |
-//! | 256 | cleared, as many | server | how many of these it has executed |
-//!
-//! And one *directory*, which the server alone writes: word 0 is the number of admissions.
+//! | page | word | field | writer | why |
+//! |---|---|---|---|---|
+//! | 0 | 0 | magic | server, before anybody gets the object | |
+//! | 0 | 1 | places | server | rows that were ever in use: the *directory* |
+//! | 1 + place | 0.. | marked, one word for each mark | client | mutations of such keys that the clients of this place have committed, or are about to |
+//! | 1 + place | 256.. | cleared, as many | server | how many of these it has executed |
 //!
 //! # Thread safety
 //! 1. **Marked before published.** Whoever learns of an acknowledgement finds the mark, or
@@ -18,29 +17,34 @@
 //! 2. **Cleared after executed** (release). A reader that finds no mark pending (acquire)
 //!    finds the effects.
 //! 3. **Marks are looked at before the state.**
-//! 4. **A client is in the directory before it may commit**, and readers look at the directory
-//!    first: one that has not mapped a client's marks does not read past the queue.
+//! 4. **A place is in the directory before its client may commit**, and readers look at the
+//!    directory first.
 //! 5. **What was refused is unmarked**: it is never executed. Nobody else writes that word.
+//! 6. **A place is given to another client when the former one's lane is empty** and takes
+//!    nothing more. All its marks are cleared then; counts go on where they were.
 //!
 //! A mark that stays (its client died before it published) sends readers through the queue
-//! until its lane is given up: slower, and right. A client that writes nonsense into its marks
-//! slows others down, or has its own mutations missed.
+//! until its lane is given up: slower, and right. A client that writes nonsense into the
+//! object slows readers down. Or it hides marks, its own and those of others: then readers may
+//! miss what was acknowledged until it is executed. Nothing is lost by that, nor executed.
 
 use crate::mutants::{self, Mutant};
 use trefoil_layout::words::{Words, WordsMut};
 
-/// "TFMARKS1", little endian.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"TFMARKS1");
-/// Bytes of a marks object: a page.
-pub const OBJECT_LEN: u64 = 4096;
+/// "TFMARKS2", little endian.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"TFMARKS2");
+/// Clients of a queue at a time.
+pub const PLACES: usize = 64;
 /// Marks of a client.
-pub const MARKS: usize = 64;
+pub const MARKS: usize = 256;
+/// Bytes of a marks object.
+pub const OBJECT_LEN: u64 = 4096 * (1 + PLACES as u64);
 
 const WORD_MAGIC: usize = 0;
-const WORD_MARKED: usize = 128;
-const WORD_CLEARED: usize = 256;
-const WORD_ADMISSIONS: usize = 0;
-const _: () = assert!(WORD_MARKED + MARKS <= WORD_CLEARED && (WORD_CLEARED + MARKS) * 8 <= 4096);
+const WORD_PLACES: usize = 1;
+const ROW_WORDS: usize = 512;
+const AT_CLEARED: usize = MARKS;
+const _: () = assert!(2 * MARKS <= ROW_WORDS && ROW_WORDS * 8 == 4096);
 
 /// Which mark a key has.
 #[inline(always)]
@@ -48,24 +52,41 @@ fn index(key_hash: u64) -> usize {
     key_hash as usize % MARKS
 }
 
-/// Makes a fresh, zeroed object a client's marks.
+/// Where the row of a place begins.
+#[inline(always)]
+fn row(place: usize) -> usize {
+    assert!(place < PLACES);
+    (1 + place) * ROW_WORDS
+}
+
+/// Makes a fresh, zeroed object the marks of a queue.
 pub fn initialise<W: WordsMut + ?Sized>(words: &W) {
     words.store_release(WORD_MAGIC, MAGIC);
+}
+
+/// Whether an object is that.
+pub fn is_initialised<W: Words + ?Sized>(words: &W) -> bool {
+    words.load_acquire(WORD_MAGIC) == MAGIC
 }
 
 /// A client's side: one mutation at a time.
 #[derive(Debug)]
 pub struct Marker<W> {
     words: W,
-    committed: [u64; MARKS],
+    row: usize,
+    committed: Box<[u64; MARKS]>,
 }
 
 impl<W: WordsMut> Marker<W> {
-    /// The side of a fresh object.
-    pub fn new(words: W) -> Self {
+    /// The side of a client that was given this place.
+    pub fn new(words: W, place: usize) -> Self {
+        let row = row(place);
+        let cleared = |at| words.load_acquire(row + AT_CLEARED + at);
+        let committed = Box::new(std::array::from_fn(cleared));
         Marker {
             words,
-            committed: [0; MARKS],
+            row,
+            committed,
         }
     }
 
@@ -73,14 +94,15 @@ impl<W: WordsMut> Marker<W> {
     #[inline(always)]
     pub fn mark(&self, key_hash: u64) {
         let at = index(key_hash);
-        self.words
-            .store_release(WORD_MARKED + at, self.committed[at] + 1);
+        let marked = self.committed[at].wrapping_add(1);
+        self.words.store_release(self.row + at, marked);
     }
 
     /// It is committed.
     #[inline(always)]
     pub fn commit(&mut self, key_hash: u64) {
-        self.committed[index(key_hash)] += 1;
+        let committed = &mut self.committed[index(key_hash)];
+        *committed = committed.wrapping_add(1);
     }
 
     /// It was refused.
@@ -90,8 +112,7 @@ impl<W: WordsMut> Marker<W> {
             return;
         }
         let at = index(key_hash);
-        self.words
-            .store_release(WORD_MARKED + at, self.committed[at]);
+        self.words.store_release(self.row + at, self.committed[at]);
     }
 }
 
@@ -99,15 +120,22 @@ impl<W: WordsMut> Marker<W> {
 #[derive(Debug)]
 pub struct Clearer<W> {
     words: W,
-    executed: [u64; MARKS],
+    row: usize,
+    executed: Box<[u64; MARKS]>,
 }
 
 impl<W: WordsMut> Clearer<W> {
-    /// The side of a fresh object.
-    pub fn new(words: W) -> Self {
+    /// The side of a client that is given this place. To be called before it gets it.
+    pub fn new(words: W, place: usize) -> Self {
+        let row = row(place);
+        let places = words.load(WORD_PLACES).max(place as u64 + 1);
+        words.store_release(WORD_PLACES, places);
+        let cleared = |at| words.load(row + AT_CLEARED + at);
+        let executed = Box::new(std::array::from_fn(cleared));
         Clearer {
             words,
-            executed: [0; MARKS],
+            row,
+            executed,
         }
     }
 
@@ -115,18 +143,19 @@ impl<W: WordsMut> Clearer<W> {
     #[inline(always)]
     pub fn clear(&mut self, key_hash: u64) {
         let at = index(key_hash);
-        self.executed[at] += 1;
-        self.words
-            .store_release(WORD_CLEARED + at, self.executed[at]);
+        self.executed[at] = self.executed[at].wrapping_add(1);
+        let cleared = self.row + AT_CLEARED + at;
+        self.words.store_release(cleared, self.executed[at]);
     }
-}
 
-/// The server: another client's marks can be mapped from now on. To be called before that
-/// client gets its lane.
-pub fn admit<W: WordsMut + ?Sized>(directory: &W) -> u64 {
-    let admissions = directory.load(WORD_ADMISSIONS) + 1;
-    directory.store_release(WORD_ADMISSIONS, admissions);
-    admissions
+    /// The client is gone, and everything that it has committed is executed: another one may
+    /// have its place.
+    pub fn release(self) {
+        for at in 0..MARKS {
+            let marked = self.words.load(self.row + at);
+            self.words.store_release(self.row + AT_CLEARED + at, marked);
+        }
+    }
 }
 
 /// What a look past the queue came to.
@@ -136,61 +165,36 @@ pub enum Past<R> {
     Read(R),
     /// A mutation of such a key may be acknowledged and not executed: ask through the queue.
     Pending,
-    /// Another client was admitted: map its marks, then try again.
-    Stale,
 }
 
-/// A reader's view of all clients' marks.
-#[derive(Debug)]
-pub struct Marks<W> {
-    directory: W,
-    admissions: u64,
-    clients: Vec<W>,
-}
-
-impl<W: Words> Marks<W> {
-    /// A view of nothing, which is stale as soon as somebody was admitted.
-    pub fn new(directory: W) -> Self {
-        Marks {
-            directory,
-            admissions: 0,
-            clients: Vec::new(),
-        }
-    }
-
-    /// Takes the marks of all clients, as of so many admissions.
-    pub fn refresh(&mut self, admissions: u64, clients: Vec<W>) {
-        self.admissions = admissions;
-        self.clients = clients;
-    }
-
-    /// Calls `read`, which reads the state behind the queue, if no mutation of such a key is
-    /// pending.
-    #[inline]
-    pub fn read<R>(&self, key_hash: u64, read: impl FnOnce() -> R) -> Past<R> {
-        let is_stale = self.directory.load_acquire(WORD_ADMISSIONS) != self.admissions;
-        if is_stale && !mutants::is(Mutant::DirectoryIgnored) {
-            return Past::Stale;
-        }
-        if mutants::is(Mutant::MarksLast) {
-            let found = read();
-            return match self.is_pending(key_hash) {
-                true => Past::Pending,
-                false => Past::Read(found),
-            };
-        }
-        match self.is_pending(key_hash) {
+/// Calls `read`, which reads the state behind the queue, if no mutation of such a key is
+/// pending.
+#[inline]
+pub fn read<W: Words, R>(words: &W, key_hash: u64, read: impl FnOnce() -> R) -> Past<R> {
+    if mutants::is(Mutant::MarksLast) {
+        let found = read();
+        return match is_pending(words, key_hash) {
             true => Past::Pending,
-            false => Past::Read(read()),
-        }
+            false => Past::Read(found),
+        };
     }
+    match is_pending(words, key_hash) {
+        true => Past::Pending,
+        false => Past::Read(read()),
+    }
+}
 
-    #[inline]
-    fn is_pending(&self, key_hash: u64) -> bool {
-        let at = index(key_hash);
-        self.clients.iter().any(|words| {
-            let cleared = words.load_acquire(WORD_CLEARED + at);
-            words.load_acquire(WORD_MARKED + at) != cleared
-        })
-    }
+/// Whether a mutation of such a key may be acknowledged and not executed. To be asked before
+/// the state is looked at.
+#[inline]
+pub fn is_pending<W: Words>(words: &W, key_hash: u64) -> bool {
+    let places = match mutants::is(Mutant::DirectoryIgnored) {
+        true => 1,
+        false => (words.load_acquire(WORD_PLACES) as usize).min(PLACES),
+    };
+    let at = index(key_hash);
+    (0..places).map(row).any(|row| {
+        let cleared = words.load_acquire(row + AT_CLEARED + at);
+        words.load_acquire(row + at) != cleared
+    })
 }

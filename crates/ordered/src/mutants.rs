@@ -67,11 +67,14 @@ pub enum Mutant {
     DirectoryIgnored,
     /// Of marks, 5: what was refused stays marked.
     NotWithdrawn,
+    /// Of marks, 6: a place is given up while its lane still holds something. A rule of the
+    /// server's.
+    ReleasedEarly,
 }
 
 impl Mutant {
     /// Every mutant.
-    pub const ALL: [Mutant; 29] = [
+    pub const ALL: [Mutant; 30] = [
         Mutant::ClaimedLate,
         Mutant::PublishedBlindly,
         Mutant::SkippedBlindly,
@@ -101,6 +104,7 @@ impl Mutant {
         Mutant::MarksLast,
         Mutant::DirectoryIgnored,
         Mutant::NotWithdrawn,
+        Mutant::ReleasedEarly,
     ];
 }
 

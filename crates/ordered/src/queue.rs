@@ -7,7 +7,7 @@ use crate::producer::{Committed, Producer, Refused};
 use crate::words::Mapped;
 use crate::worker::{Invitation, SetUpError};
 use rustix::fs::fstat;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 use trefoil_layout::words::Words;
@@ -86,6 +86,20 @@ impl Queue {
             spin: Duration::from_micros(20),
             answer: WordBuffer::default(),
             commit_by,
+        })
+    }
+
+    /// Maps a lane of which nothing is known but what stands in it.
+    pub fn join_lane(order: OwnedFd, lane: OwnedFd, bell: UnixStream) -> Result<Self, SetUpError> {
+        let len = fstat(&lane).map_err(std::io::Error::from)?.st_size;
+        let mapping = Mapping::reader_writer(&lane, len.unsigned_abs())?;
+        let is_long = mapping.len() >= trefoil_region::PAGE_LEN;
+        let terms = is_long.then(|| lane::terms(&Mapped(mapping))).flatten();
+        Queue::join(Invitation {
+            order,
+            lane,
+            bell,
+            terms: terms.ok_or(SetUpError::Foreign)?,
         })
     }
 

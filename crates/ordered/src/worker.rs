@@ -136,6 +136,8 @@ struct Known {
 }
 
 struct Client {
+    /// As it is told.
+    id: u64,
     lane: LaneId,
     bell: UnixStream,
     /// For whom its requests are placed, if that is somebody else.
@@ -319,6 +321,7 @@ impl Worker {
         self.next_client_id += 1;
         let lane = self.merge.admit(words, terms);
         self.clients.push(Client {
+            id: terms.client_id,
             lane,
             bell: own,
             producer,
@@ -336,6 +339,11 @@ impl Worker {
     /// Clients that are there, or have left requests to be executed.
     pub fn client_count(&self) -> usize {
         self.clients.len()
+    }
+
+    /// Whether this client is there, or has left requests to be executed.
+    pub fn has_client(&self, id: u64) -> bool {
+        self.clients.iter().any(|client| client.id == id)
     }
 
     /// Bells that clients have rung.

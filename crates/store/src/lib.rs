@@ -19,6 +19,7 @@
 mod budget;
 mod changed;
 mod classes;
+mod committed;
 mod config;
 mod digest;
 mod evictions;

@@ -623,6 +623,9 @@ pub(crate) struct UpArgs {
     pub engine: Option<String>,
     #[command(flatten)]
     pub engine_size: EngineSize,
+    /// At R=1: let clients on this host commit SETs and ERASEs before they are executed (`set --commit acknowledged`). Engines cannot read such a cell
+    #[arg(long)]
+    pub queue: bool,
     /// Whether to start a backend again that has died [default: always]
     #[arg(long, value_enum)]
     pub restart: Option<Restart>,
@@ -776,6 +779,8 @@ pub(crate) struct BackendArgs {
     pub metrics: Option<SocketAddr>,
     #[arg(long)]
     pub load: Option<PathBuf>,
+    #[arg(long)]
+    pub queue: bool,
     #[arg(long, value_delimiter = ',')]
     pub allow_user: Vec<String>,
     #[command(flatten)]
@@ -882,6 +887,9 @@ pub(crate) struct SetArgs {
     /// Expire after, for example 60s, 5m, 2h
     #[arg(long, value_name = "DURATION", value_parser = time_to_live)]
     pub ttl: Option<Duration>,
+    /// When it is done: executed by a quorum, or acknowledged: it stands in the queue of the backend on this host (R=1, `cell up --queue`)
+    #[arg(long, value_enum, default_value_t = CommitBy::Executed)]
+    pub commit: CommitBy,
     #[command(flatten)]
     pub address: CellAddress,
     /// Machine-readable
@@ -889,9 +897,30 @@ pub(crate) struct SetArgs {
     pub json: bool,
 }
 
+/// When a mutation is done.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CommitBy {
+    /// When a quorum has executed it
+    Executed,
+    /// When it stands in the backend's queue
+    Acknowledged,
+}
+
+impl From<CommitBy> for trefoil_client::Commit {
+    fn from(by: CommitBy) -> Self {
+        match by {
+            CommitBy::Executed => trefoil_client::Commit::Executed,
+            CommitBy::Acknowledged => trefoil_client::Commit::Acknowledged,
+        }
+    }
+}
+
 #[derive(Args, Debug)]
 pub(crate) struct EraseArgs {
     pub key: String,
+    /// When it is done, as for `set`
+    #[arg(long, value_enum, default_value_t = CommitBy::Executed)]
+    pub commit: CommitBy,
     #[command(flatten)]
     pub address: CellAddress,
     /// Machine-readable

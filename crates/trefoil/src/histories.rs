@@ -4,7 +4,7 @@
 use crate::args::HistoriesArgs;
 use crate::failure::{Failure, Outcome, print_json, print_line};
 use std::process::ExitCode;
-use trefoil_history::record::{Fault, Wish, histories, run_worker};
+use trefoil_history::record::{CarrierKind, Fault, Wish, histories, run_worker};
 
 pub(crate) fn run(args: HistoriesArgs) -> Outcome {
     if let Some(mode) = &args.mode
@@ -39,6 +39,11 @@ pub(crate) fn run(args: HistoriesArgs) -> Outcome {
     }
     if args.mode.as_deref() == Some("R=1") && faults.contains(&Fault::Replace) {
         let what = "--faults replace: at R=1 a spare begins empty; give another --mode";
+        return Err(Failure::Usage(what.to_owned()));
+    }
+    let carriers = args.carriers.as_deref().unwrap_or(&[]);
+    if carriers.contains(&CarrierKind::Queue) && args.mode.as_deref() != Some("R=1") {
+        let what = "--carriers queue: clients commit before a backend executes at --mode R=1 only";
         return Err(Failure::Usage(what.to_owned()));
     }
     let previous = args.previous.map(std::path::absolute).transpose();

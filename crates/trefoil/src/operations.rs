@@ -80,14 +80,14 @@ pub(crate) fn set(args: SetArgs) -> Outcome {
         ttl: args.ttl,
         ..SetOptions::default()
     };
-    let result = client.set(args.key.as_bytes(), &value, options);
+    let result = client.set_by(args.key.as_bytes(), &value, options, args.commit.into());
     client.finish(FINISH_PATIENCE);
     report(result, &Attempt::to_store(&client, value.len()), args.json)
 }
 
 pub(crate) fn erase(args: EraseArgs) -> Outcome {
     let mut client = client(&args.address)?;
-    let result = client.erase(args.key.as_bytes());
+    let result = client.erase_by(args.key.as_bytes(), args.commit.into());
     client.finish(FINISH_PATIENCE);
     let attempt = Attempt {
         done: "erased",
@@ -155,6 +155,14 @@ fn report(result: Result<Mutated, OpError>, attempt: &Attempt, json: bool) -> Ou
             let report = Report {
                 outcome: attempt.done,
                 version: text(version),
+                reason: None,
+            };
+            (report, ExitCode::SUCCESS)
+        }
+        Ok(Mutated::Committed) => {
+            let report = Report {
+                outcome: "committed",
+                version: None,
                 reason: None,
             };
             (report, ExitCode::SUCCESS)

@@ -72,7 +72,7 @@ pub(crate) const SERVE_KEYS: [&str; 14] = [
     "engine_share",
     "restart",
 ];
-pub(crate) const UP_KEYS: [&str; 20] = [
+pub(crate) const UP_KEYS: [&str; 21] = [
     "dir",
     "store",
     "mode",
@@ -82,6 +82,7 @@ pub(crate) const UP_KEYS: [&str; 20] = [
     "name",
     "allow_user",
     "restart",
+    "queue",
     "spares",
     "here",
     "listen",
@@ -107,6 +108,8 @@ struct File {
     load: Option<PathBuf>,
     restart: Option<Restart>,
     spares: Option<u32>,
+    #[serde(default)]
+    queue: bool,
     engine: Option<String>,
     engines: Option<usize>,
     engine_sessions: Option<usize>,
@@ -444,6 +447,7 @@ pub(crate) fn up_with_file(mut args: UpArgs) -> Result<UpArgs, Failure> {
     }
     args.restart = args.restart.or(file.restart);
     args.spares = args.spares.or(file.spares);
+    args.queue |= file.queue;
     args.engine = args.engine.or(file.engine);
     let size = &mut args.engine_size;
     size.engines = size.engines.or(file.engines);

@@ -186,6 +186,10 @@ pub(crate) fn step(
             ..response(shard_states(&member.store), Duration::ZERO)
         }),
         HandOverStep::Freeze => {
+            // What was committed goes along.
+            if !member.end_queue() {
+                return Err(Status::aborted("the queue of this backend is hindered"));
+            }
             for shard in 0..member.store.shard_count() {
                 member.store.freeze(shard, true);
             }

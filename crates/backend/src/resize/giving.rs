@@ -206,6 +206,10 @@ pub(crate) fn step(
             if let Some(why) = hindrance(member) {
                 return Err(Status::aborted(why));
             }
+            // What was committed goes along.
+            if !member.end_queue() {
+                return Err(Status::aborted("the queue of this backend is hindered"));
+            }
             of.attempt = request.attempt;
             of.phase = Phase::Frozen {
                 until: now + FROZEN_MAX,

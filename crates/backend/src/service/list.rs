@@ -25,6 +25,7 @@ pub(super) async fn page(member: &Member, request: &v1::ListRequest) -> v1::List
     let Some(shard) = member.store.config().shards.local_of(request.shard) else {
         return page;
     };
+    member.settle_all();
     let until = (request.until != 0).then(|| Position::from_number(request.until));
     let (mut from, mut packed) = (Position::from_number(request.cursor), Vec::new());
     let count_max = match request.takes_packed {

@@ -394,6 +394,8 @@ impl Trefoil for RpcService {
         check_life(&member, request.life)?;
         let state = Arc::clone(&self.state);
         let flushed = tokio::task::spawn_blocking(move || {
+            // What was committed by now is flushed.
+            member.settle_all();
             let newest = member.store.newest();
             let config = match request.floor {
                 Some(floor) => state.raise_flush_floor(trefoil_rpc::decode_version(floor))?,

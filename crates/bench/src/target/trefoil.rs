@@ -38,7 +38,7 @@ fn refused(error: OpError) -> TargetError {
 
 fn set_outcome(result: Result<Mutated, OpError>) -> Result<SetOutcome, TargetError> {
     match result {
-        Ok(Mutated::Stored { .. }) => Ok(SetOutcome::Stored),
+        Ok(Mutated::Stored { .. } | Mutated::Committed) => Ok(SetOutcome::Stored),
         Ok(Mutated::Superseded { .. } | Mutated::Exists { .. }) => Ok(SetOutcome::Superseded),
         Err(OpError::Indeterminate(_)) => Ok(SetOutcome::Indeterminate),
         Err(error) => Err(refused(error)),

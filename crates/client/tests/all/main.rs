@@ -4,6 +4,7 @@
 mod asynchronous;
 mod calls;
 mod carriers;
+mod committing;
 mod crowd;
 mod ending;
 mod fake;

@@ -27,7 +27,7 @@ impl Real {
     pub(crate) fn start_for(mode: Mode, ring_count: usize) -> Real {
         let home = tempfile::tempdir().unwrap();
         let fabric = home.path().join("fabric");
-        Self::start_with(home, mode, |_| fabric.clone(), ring_count)
+        Self::start_with(home, mode, |_| fabric.clone(), (ring_count, false))
     }
 
     /// The same, with a configuration that names another socket than the real one.
@@ -37,14 +37,21 @@ impl Real {
 
     /// The same, with another one for each backend.
     pub(crate) fn start_where(home: TempDir, mode: Mode, named: impl Fn(u32) -> PathBuf) -> Real {
-        Self::start_with(home, mode, named, 32)
+        Self::start_with(home, mode, named, (32, false))
+    }
+
+    /// One copy, and clients that may commit before it executes.
+    pub(crate) fn start_with_queue() -> Real {
+        let home = tempfile::tempdir().unwrap();
+        let fabric = home.path().join("fabric");
+        Self::start_with(home, Mode::R1, |_| fabric.clone(), (32, true))
     }
 
     fn start_with(
         home: TempDir,
         mode: Mode,
         named: impl Fn(u32) -> PathBuf,
-        ring_count: usize,
+        (ring_count, queue): (usize, bool),
     ) -> Real {
         let any = "127.0.0.1:0".parse().unwrap();
         let fabric = home.path().join("fabric");
@@ -62,6 +69,7 @@ impl Real {
         // Generous: the bound counts what parallel tests hold, too.
         options.memory_limit = 1 << 30;
         options.fabric.client_count_max = Some(ring_count);
+        options.queue = queue;
         let addresses = listeners.rpc_addresses();
         let backend = |number| BackendConfig {
             number,

@@ -19,6 +19,7 @@ use trefoil_layout::control::{self, ControlError};
 use trefoil_layout::hello::{Granted, Hello, HelloError, REPLY_LEN, Reply, Status};
 use trefoil_layout::limits::LAYOUT_VERSION;
 use trefoil_layout::ring;
+use trefoil_ordered::marks;
 use trefoil_region::{Mapping, MappingError};
 
 /// What a client may choose.
@@ -31,6 +32,10 @@ pub struct ConnectOptions {
     pub timeout: Duration,
     /// Whether to ask for message rings.
     pub rings: bool,
+    /// Whether this reader has every vote judged by the view it maps, which looks at the
+    /// marks of a backend with a queue. Who reads buckets by itself does not, and gets none of
+    /// such a backend's memory.
+    pub looks_at_marks: bool,
     /// How long a wait spins (and yields) before it sleeps. Longer than one
     /// wake-up of a server on another core, which takes a virtual machine 50 to
     /// 150 us, so that its answer is usually caught: it would cost a second
@@ -44,6 +49,7 @@ impl Default for ConnectOptions {
             servers: UserPolicy::SameUser,
             timeout: Duration::from_secs(2),
             rings: true,
+            looks_at_marks: true,
             spin: Duration::from_micros(200),
         }
     }
@@ -125,6 +131,24 @@ pub enum ConnectError {
         path: PathBuf,
         /// Which was asked for.
         backend: u32,
+    },
+    /// Its memory does not show what it has acknowledged.
+    #[error("the backend at {path} has a queue, and this reader looks at no marks")]
+    MarksNeeded {
+        /// Where.
+        path: PathBuf,
+    },
+    /// It was not started with one.
+    #[error("the backend at {path} has no queue (`--queue`)")]
+    NoQueue {
+        /// Where.
+        path: PathBuf,
+    },
+    /// It takes nobody more.
+    #[error("the queue of the backend at {path} takes no further client at present")]
+    NoLane {
+        /// Where.
+        path: PathBuf,
     },
     /// The server ran out of something.
     #[error("the backend at {path} could not prepare shared memory for this client")]
@@ -232,14 +256,36 @@ pub(super) fn greet(
     backend: u32,
     options: &ConnectOptions,
 ) -> Result<(OwnedFd, Granted, Vec<OwnedFd>), ConnectError> {
+    let hello = Hello {
+        backend,
+        wants_rings: options.rings,
+        knows_marks: false,
+        wants_lane: false,
+    };
+    match greet_by(path, &hello, options) {
+        // An older server would not know the wish.
+        Err(ConnectError::MarksNeeded { .. }) if options.looks_at_marks => {
+            let knows_marks = true;
+            let hello = Hello {
+                knows_marks,
+                ..hello
+            };
+            greet_by(path, &hello, options)
+        }
+        greeted => greeted,
+    }
+}
+
+/// The same by this hello.
+pub(super) fn greet_by(
+    path: &Path,
+    hello: &Hello,
+    options: &ConnectOptions,
+) -> Result<(OwnedFd, Granted, Vec<OwnedFd>), ConnectError> {
     let socket = open(path, options)?;
     if !options.servers.trusts_server(&socket) {
         return Err(ConnectError::ForeignServer { path: path.into() });
     }
-    let hello = Hello {
-        backend,
-        wants_rings: options.rings,
-    };
     // A server that refuses at once has already closed; its reply says why.
     let _ = socket::send_with(&socket, &hello.encode(), &[]);
     let mut bytes = [0; REPLY_LEN];
@@ -249,7 +295,7 @@ pub(super) fn greet(
     if !complete {
         return Err(ConnectError::HungUp { path: path.into() });
     }
-    let granted = judge(path, backend, &bytes)?;
+    let granted = judge(path, hello.backend, &bytes)?;
     Ok((socket, granted, descriptors))
 }
 
@@ -292,6 +338,9 @@ fn judge(path: &Path, backend: u32, bytes: &[u8; REPLY_LEN]) -> Result<Granted, 
         Ok(Reply::Granted(_) | Reply::Refused(Status::NoSuchBackend)) => {
             Err(ConnectError::NoSuchBackend { path, backend })
         }
+        Ok(Reply::Refused(Status::MarksNeeded)) => Err(ConnectError::MarksNeeded { path }),
+        Ok(Reply::Refused(Status::NoQueue)) => Err(ConnectError::NoQueue { path }),
+        Ok(Reply::Refused(Status::NoLane)) => Err(ConnectError::NoLane { path }),
         Ok(Reply::OtherLayout(found)) => Err(ConnectError::Layout { found }),
         Ok(Reply::Refused(Status::NotAllowed)) => Err(ConnectError::NotAllowed { path }),
         Ok(Reply::Refused(Status::Malformed | Status::Protocol)) => Err(ConnectError::Hello {
@@ -304,21 +353,22 @@ fn judge(path: &Path, backend: u32, bytes: &[u8; REPLY_LEN]) -> Result<Granted, 
 }
 
 /// What a backend has handed over, mapped and looked at.
-struct Parts {
+pub(super) struct Parts {
     control: Mapping,
     index: Mapping,
     data: Mapping,
+    marks: Option<Mapping>,
     shape: control::ControlShape,
     channel: Option<Channel>,
 }
 
 impl Parts {
-    fn map(
+    pub(super) fn map(
         path: &Path,
         options: &ConnectOptions,
         socket: OwnedFd,
         granted: &Granted,
-        descriptors: Vec<OwnedFd>,
+        descriptors: impl IntoIterator<Item = OwnedFd>,
     ) -> Result<Self, ConnectError> {
         let inconsistent = |what| ConnectError::Inconsistent {
             path: path.to_path_buf(),
@@ -342,6 +392,16 @@ impl Parts {
         {
             return Err(inconsistent("the control region is of another incarnation"));
         }
+        let marks = match granted.marks_len {
+            0 => None,
+            len => {
+                let marks = Mapping::shared_reader(next()?, len.into())?;
+                if u64::from(len) < marks::OBJECT_LEN || !marks::is_initialised(&marks.words()) {
+                    return Err(inconsistent("the marks are of another version"));
+                }
+                Some(marks)
+            }
+        };
         let channel = match granted.rings {
             None => None,
             Some(geometry) => {
@@ -357,6 +417,7 @@ impl Parts {
             control,
             index,
             data,
+            marks,
             shape,
             channel,
         })
@@ -375,9 +436,10 @@ impl Parts {
         }
     }
 
-    fn establish(self, granted: &Granted) -> Connection {
+    pub(super) fn establish(self, granted: &Granted) -> Connection {
         let agreement = self.agreement(granted);
-        let view = RegionView::new(agreement, self.control, self.index, self.data);
+        let mut view = RegionView::new(agreement, self.control, self.index, self.data);
+        view.set_marks(self.marks);
         Connection::from_parts(view, self.channel)
     }
 }

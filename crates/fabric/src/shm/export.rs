@@ -56,6 +56,7 @@ impl Export {
         })
     }
 
+    /// Control, index, data.
     pub(super) fn descriptors(&self) -> [BorrowedFd<'_>; 3] {
         self.regions.each_ref().map(|r| r.descriptor.as_fd())
     }
@@ -72,6 +73,8 @@ impl Export {
             index_len,
             data_len,
             rings,
+            marks_len: self.service.marks().map_or(0, |marks| marks.len as u32),
+            place: None,
             topology: self.service.topology(),
         }
     }

@@ -11,7 +11,7 @@ use super::export::Export;
 use super::policy::UserPolicy;
 use super::socket;
 use super::target::Shared;
-use crate::target::ClientId;
+use crate::target::{ClientId, NoLane};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
@@ -199,6 +199,13 @@ impl Listener {
         let Some(export) = self.exports.iter().find(|e| e.backend == hello.backend) else {
             return self.refuse(&socket, Status::NoSuchBackend);
         };
+        let has_queue = export.service.marks().is_some();
+        if has_queue && !hello.knows_marks {
+            return self.refuse(&socket, Status::MarksNeeded);
+        }
+        if hello.wants_lane {
+            return self.grant_lane(&socket, export);
+        }
         let finds_none = !short.is_empty() || !self.has_place();
         if !hello.wants_rings || !finds_none || short.len() >= SHORT_COUNT_MAX {
             return self.grant(socket, export, hello.wants_rings, id);
@@ -240,6 +247,7 @@ impl Listener {
         }
         let reply = Reply::Granted(granted);
         let mut descriptors = export.descriptors().to_vec();
+        descriptors.extend(export.service.marks().map(|marks| marks.object));
         descriptors.extend(rings.as_ref().map(Rings::descriptor));
         if socket::send_with(&socket, &reply.encode(), &descriptors).is_err() {
             return;
@@ -249,6 +257,24 @@ impl Listener {
             let counters = Arc::clone(&self.shared.counters);
             let client = Client::new(id, rings, self.geometry, socket, counters);
             self.shared.hand_over(client);
+        }
+    }
+
+    /// Makes a client one of the backend's queue.
+    fn grant_lane(&self, socket: &UnixStream, export: &Export) {
+        let lane = match export.service.admit() {
+            Ok(lane) => lane,
+            Err(NoLane::NoQueue) => return self.refuse(socket, Status::NoQueue),
+            Err(NoLane::Full) => return self.refuse(socket, Status::NoLane),
+        };
+        let mut granted = export.granted(None);
+        granted.place = Some(lane.place);
+        let mut descriptors = export.descriptors().to_vec();
+        let own = [&lane.marks, &lane.order, &lane.lane, &lane.bell];
+        descriptors.extend(own.map(|descriptor| descriptor.as_fd()));
+        // Who does not get it has its end of the bell closed with it: its place is free.
+        if socket::send_with(socket, &Reply::Granted(granted).encode(), &descriptors).is_ok() {
+            self.shared.counters.greeted.fetch_add(1, Ordering::Relaxed);
         }
     }
 

@@ -5,6 +5,7 @@
 //! | `connect` | initiator, set-up | greeting, descriptors, mappings |
 //! | `channel` | initiator, datapath | requests and answers through the rings |
 //! | `wait` | initiator, datapath | spinning, sleeping and being woken |
+//! | `seat` | initiator, set-up | a lane of a backend's queue, and the right to mark |
 //! | `connection` | initiator | view and channel of one backend in one hand: the port |
 //! | `socket_file` | target, set-up | the file that clients find the backend by |
 //! | `export` | target, set-up | what a backend hands to its clients |
@@ -27,6 +28,7 @@ mod export;
 mod listener;
 mod policy;
 mod poller;
+mod seat;
 mod socket;
 mod socket_file;
 mod target;
@@ -38,6 +40,7 @@ pub use connection::Connection;
 pub use copier::Copier;
 pub use export::Export;
 pub use policy::UserPolicy;
+pub use seat::Seat;
 pub use socket::{receive_with, send_with};
 pub use socket_file::{ListenError, MODE_BY_CREDENTIALS, MODE_PRIVATE, SocketFile};
 pub use target::{Progress, Statistics, Target, TargetError, TargetOptions};

@@ -243,6 +243,8 @@ fn nobody_waits_behind_one_who_waits_for_rings() {
     let hello = Hello {
         backend: BACKEND,
         wants_rings: true,
+        knows_marks: false,
+        wants_lane: false,
     };
     waiting.write_all(&hello.encode()).unwrap();
     let mut reply = [0; REPLY_LEN];

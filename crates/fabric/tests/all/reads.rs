@@ -273,6 +273,8 @@ fn a_server_that_is_not_trefoil_or_of_another_version_is_told_apart() {
         index_len: 1,
         data_len: 1,
         rings: None,
+        marks_len: 0,
+        place: None,
         topology: trefoil_layout::TopologyId {
             life: LIFE,
             config_id: CONFIG,
@@ -351,6 +353,8 @@ fn strangers_greetings_are_refused_with_a_reason() {
                 let mut bytes = trefoil_layout::hello::Hello {
                     backend: BACKEND,
                     wants_rings: true,
+                    knows_marks: false,
+                    wants_lane: false,
                 }
                 .encode();
                 bytes[8] = 42;

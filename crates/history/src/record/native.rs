@@ -5,7 +5,8 @@ use super::plan::CarrierKind;
 use super::worker::{Counted, Expected, Found, Key, Path, Told, WorkerPlan};
 use crate::event::Outcome;
 use trefoil_client::{
-    Carrier, Cell, Client, FillTicket, Lookup, MissReason, Mutated, OpError, Options, SetOptions,
+    Carrier, Cell, Client, Commit, FillTicket, Lookup, MissReason, Mutated, OpError, Options,
+    SetOptions,
 };
 
 pub(super) struct Native {
@@ -18,12 +19,15 @@ impl Native {
             carrier: match plan.carrier {
                 CarrierKind::Message => Carrier::Message,
                 CarrierKind::Rpc => Carrier::Rpc,
-                CarrierKind::Rings | CarrierKind::Gateway => Carrier::Auto,
+                CarrierKind::Rings | CarrierKind::Queue | CarrierKind::Gateway => Carrier::Auto,
             },
             clock_offset_ms: plan.clock_offset_ms,
             ..Options::default()
         };
-        let client = Cell::connect(&plan.cell)?.client(options);
+        let mut client = Cell::connect(&plan.cell)?.client(options);
+        if plan.carrier == CarrierKind::Queue {
+            client.set_commit(Commit::Acknowledged);
+        }
         Ok(Native { client })
     }
 }
@@ -50,8 +54,11 @@ fn told(result: Result<Mutated, OpError>) -> Option<Told> {
             outcome: Outcome::Stored,
             version,
         },
+        // Its version is known when it is hit.
+        Ok(Mutated::Committed) => Told::of(Outcome::Stored),
         Ok(Mutated::Superseded { .. }) => Told::of(Outcome::Superseded),
-        Ok(Mutated::Exists { .. }) | Err(OpError::Failed(_) | OpError::Rejected(_)) => {
+        Ok(Mutated::Exists { .. })
+        | Err(OpError::Failed(_) | OpError::Rejected(_) | OpError::NotCommittable(_)) => {
             Told::of(Outcome::Denied)
         }
         Err(OpError::Indeterminate(_)) => Told::of(Outcome::Unknown),

@@ -265,6 +265,9 @@ impl<'a> Round<'a> {
         let store = etcd
             .as_ref()
             .map(|etcd| format!("etcd://{}/cell", etcd.host()));
+        if plan.carriers.contains(&CarrierKind::Queue) {
+            more.push("--queue");
+        }
         if let Some(store) = &store {
             more.extend(["--store", store]);
         }

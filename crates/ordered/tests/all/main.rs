@@ -1,5 +1,6 @@
 //! The ordered queue under a simulator, and its sides in real threads and processes.
 
+mod cell;
 mod conformance;
 mod cuts;
 mod delegates;

@@ -5,11 +5,11 @@ use crate::sim::dice::Dice;
 use crate::sim::memory::Memory;
 use crate::sim::seeds;
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
-use std::rc::Rc;
+use std::collections::{BTreeMap, HashMap};
+use std::rc::{Rc, Weak};
 use trefoil_ordered::lane::{self, Terms};
-use trefoil_ordered::marks::{self, Clearer, Marker, Marks, Past};
-use trefoil_ordered::merge::{Merge, PATIENCE_NS, Step};
+use trefoil_ordered::marks::{self, Clearer, Marker, PLACES, Past};
+use trefoil_ordered::merge::{LaneId, Merge, PATIENCE_NS, Step};
 use trefoil_ordered::mutants::{self, Mutant};
 use trefoil_ordered::producer::{Producer, Refused, Written};
 use trefoil_ordered::{Answer, Request, Service, order};
@@ -45,6 +45,8 @@ enum At {
 }
 
 struct Client {
+    /// As the server has called it.
+    id: u64,
     producer: Producer<Memory>,
     marker: Marker<Memory>,
     at: At,
@@ -55,10 +57,21 @@ struct Client {
 
 struct Server {
     merge: Merge<Memory>,
-    clearers: Vec<Clearer<Memory>>,
+    /// By the client's number.
+    clearers: BTreeMap<u64, Admitted>,
+    admissions: u64,
+}
+
+struct Admitted {
+    lane: LaneId,
+    place: usize,
+    clearer: Clearer<Memory>,
+    /// It takes nothing more.
+    is_gone: bool,
 }
 
 struct World {
+    own: Weak<World>,
     dice: Dice,
     depth: Cell<u32>,
     now_ns: Cell<u64>,
@@ -67,10 +80,7 @@ struct World {
     idle_steps: Cell<u64>,
     clients: RefCell<Vec<Rc<RefCell<Client>>>>,
     server: RefCell<Server>,
-    readers: Vec<RefCell<Marks<Memory>>>,
-    directory: Memory,
-    /// What readers may map.
-    objects: RefCell<Vec<Memory>>,
+    marks: Memory,
     /// By key, the highest position that was acknowledged.
     acknowledged: RefCell<HashMap<u64, u64>>,
     /// By key, the position that was executed last: the state behind the queue.
@@ -85,21 +95,22 @@ struct World {
 /// Executes for the world, and clears marks.
 struct Execution<'w> {
     world: &'w World,
-    clearers: &'w mut Vec<Clearer<Memory>>,
+    clearers: &'w mut BTreeMap<u64, Admitted>,
 }
 
 impl Service for Execution<'_> {
     fn execute(&mut self, request: Request<'_>, _: &mut Answer) {
         let key = u64::from_le_bytes(request.payload.try_into().expect("a key"));
-        let clearer = &mut self.clearers[request.client_id as usize - 1];
+        let admitted = self.clearers.get_mut(&request.client_id);
+        let mut clearer = admitted.map(|admitted| &mut admitted.clearer);
         let is_early = mutants::is_on(Mutant::ClearedEarly);
-        if is_early {
+        if let Some(clearer) = clearer.as_mut().filter(|_| is_early) {
             clearer.clear(key);
         }
         self.world.tick();
         self.world.state.borrow_mut().insert(key, request.position);
         self.world.tick();
-        if !is_early {
+        if let Some(clearer) = clearer.filter(|_| !is_early) {
             clearer.clear(key);
         }
     }
@@ -125,7 +136,10 @@ impl World {
         let Ok(mut server) = self.server.try_borrow_mut() else {
             return;
         };
-        let Server { merge, clearers } = &mut *server;
+        let Server {
+            merge, clearers, ..
+        } = &mut *server;
+        release(merge, clearers);
         let mut service = Execution {
             world: self,
             clearers,
@@ -141,13 +155,9 @@ impl World {
     }
 
     fn read(&self) {
-        let reader = &self.readers[self.dice.below(self.readers.len() as u64) as usize];
-        let Ok(mut reader) = reader.try_borrow_mut() else {
-            return;
-        };
         let key = self.dice.below(KEYS);
         let before = self.acknowledged.borrow().get(&key).copied().unwrap_or(0);
-        let found = reader.read(key, || {
+        let found = marks::read(&self.marks.with(self.between()), key, || {
             self.tick();
             self.state.borrow().get(&key).copied().unwrap_or(0)
         });
@@ -161,10 +171,6 @@ impl World {
                 }
             }
             Past::Pending => self.pending.set(self.pending.get() + 1),
-            Past::Stale => {
-                let objects = self.objects.borrow().clone();
-                reader.refresh(objects.len() as u64, objects);
-            }
         }
     }
 
@@ -251,38 +257,76 @@ impl World {
             .all(|client| matches!(client.borrow().at, At::Between))
     }
 
+    /// Others have their turns now and then.
+    fn between(&self) -> Rc<dyn Fn()> {
+        let world = self.own.clone();
+        Rc::new(move || {
+            if let Some(world) = world.upgrade()
+                && world.dice.once_in(2)
+            {
+                world.tick();
+            }
+        })
+    }
+
+    /// A client dies, wherever it is: the server learns of it, and gives its place to the
+    /// next one when nothing of it is left.
+    fn die(&self) {
+        let Ok(mut server) = self.server.try_borrow_mut() else {
+            return;
+        };
+        let count = self.clients.borrow().len() as u64;
+        if count < 2 {
+            return;
+        }
+        let at = self.dice.below(count) as usize;
+        let id = match self.clients.borrow()[at].try_borrow() {
+            Ok(client) => client.id,
+            Err(_) => return,
+        };
+        self.clients.borrow_mut().remove(at);
+        let Server {
+            merge, clearers, ..
+        } = &mut *server;
+        if let Some(admitted) = clearers.get_mut(&id) {
+            merge.close(admitted.lane);
+            admitted.is_gone = true;
+        }
+        release(merge, clearers);
+    }
+
     /// Another client: in the directory before it has its lane.
     fn admit(self: &Rc<Self>) {
         let Ok(mut server) = self.server.try_borrow_mut() else {
             return;
         };
+        let is_taken = |place: &usize| server.clearers.values().any(|of| of.place == *place);
+        let Some(place) = (0..PLACES).find(|place| !is_taken(place)) else {
+            return;
+        };
+        server.admissions += 1;
+        let id = server.admissions;
         let terms = Terms {
             epoch: EPOCH,
-            client_id: server.clearers.len() as u64 + 1,
+            client_id: id,
             slot_count: 4,
         };
-        let between = || {
-            let world = Rc::downgrade(self);
-            Rc::new(move || {
-                if let Some(world) = world.upgrade()
-                    && world.dice.once_in(2)
-                {
-                    world.tick();
-                }
-            })
-        };
+        let between = || self.between();
         let lane = Memory::new(terms.object_len());
         lane::initialise(&lane, terms);
-        let object = Memory::new(marks::OBJECT_LEN);
-        marks::initialise(&object);
-        self.objects.borrow_mut().push(object.with(between()));
-        marks::admit(&self.directory);
-        server.merge.admit(lane.with(between()), terms);
-        server.clearers.push(Clearer::new(object.with(between())));
+        let clearer = Clearer::new(self.marks.clone(), place);
+        let admitted = Admitted {
+            lane: server.merge.admit(lane.with(between()), terms),
+            place,
+            clearer,
+            is_gone: false,
+        };
+        server.clearers.insert(id, admitted);
         drop(server);
         let client = Client {
+            id,
             producer: Producer::new(lane.with(between()), terms),
-            marker: Marker::new(object.with(between())),
+            marker: Marker::new(self.marks.clone(), place),
             at: At::Between,
             key: 0,
             number: 0,
@@ -294,13 +338,34 @@ impl World {
     }
 }
 
+/// Places whose clients are gone, and have left nothing, are free.
+fn release(merge: &mut Merge<Memory>, clearers: &mut BTreeMap<u64, Admitted>) {
+    let is_early = mutants::is_on(Mutant::ReleasedEarly);
+    let is_over = |of: &Admitted| of.is_gone && (is_early || merge.is_drained(of.lane));
+    let over: Vec<u64> = clearers
+        .iter()
+        .filter(|(_, of)| is_over(of))
+        .map(|(id, _)| *id)
+        .collect();
+    for id in over {
+        if let Some(of) = clearers.remove(&id) {
+            of.clearer.release();
+            // The early one leaves the lane to be executed.
+            if !is_early {
+                merge.remove(of.lane);
+            }
+        }
+    }
+}
+
 /// One run: reads past the queue, reads that had to go through it, skips.
 fn run(seed: u64) -> ([u64; 3], Option<(Property, String)>) {
-    let directory = Memory::new(4096);
+    let marks = Memory::new(marks::OBJECT_LEN);
+    marks::initialise(&marks);
     let order = Memory::new(order::OBJECT_LEN);
     order::initialise(&order);
-    let readers = (0..2).map(|_| RefCell::new(Marks::new(directory.clone())));
-    let world = Rc::new(World {
+    let world = Rc::new_cyclic(|own| World {
+        own: own.clone(),
         dice: Dice::new(seed),
         depth: Cell::new(0),
         now_ns: Cell::new(0),
@@ -309,11 +374,10 @@ fn run(seed: u64) -> ([u64; 3], Option<(Property, String)>) {
         clients: RefCell::default(),
         server: RefCell::new(Server {
             merge: Merge::new(PATIENCE_NS),
-            clearers: Vec::new(),
+            clearers: BTreeMap::new(),
+            admissions: 0,
         }),
-        readers: readers.collect(),
-        directory,
-        objects: RefCell::default(),
+        marks,
         acknowledged: RefCell::default(),
         state: RefCell::default(),
         order,
@@ -327,6 +391,9 @@ fn run(seed: u64) -> ([u64; 3], Option<(Property, String)>) {
         world.tick();
         if world.dice.once_in(80) {
             world.admit();
+        }
+        if world.dice.once_in(80) {
+            world.die();
         }
         if world.violation.borrow().is_some() {
             break;
@@ -346,16 +413,11 @@ fn run(seed: u64) -> ([u64; 3], Option<(Property, String)>) {
         }
     }
     // Everybody has ended what was begun: nothing is pending.
-    for reader in &world.readers {
-        let objects = world.objects.borrow().clone();
-        let mut reader = reader.borrow_mut();
-        reader.refresh(objects.len() as u64, objects);
-        for key in 0..KEYS {
-            if reader.read(key, || ()) != Past::Read(()) {
-                let detail = format!("key {key}");
-                let mut violation = world.violation.borrow_mut();
-                violation.get_or_insert((Property::Stuck, detail));
-            }
+    for key in 0..KEYS {
+        if marks::read(&world.marks, key, || ()) != Past::Read(()) {
+            let detail = format!("key {key}");
+            let mut violation = world.violation.borrow_mut();
+            violation.get_or_insert((Property::Stuck, detail));
         }
     }
     let counts = [&world.reads, &world.pending, &world.skipped].map(Cell::get);
@@ -423,4 +485,9 @@ fn rule_4_the_directory_first() {
 #[test]
 fn rule_5_refused_is_unmarked() {
     shows(Mutant::NotWithdrawn, Property::Stuck);
+}
+
+#[test]
+fn rule_6_a_place_is_free_when_its_lane_is_empty() {
+    shows(Mutant::ReleasedEarly, Property::Missed);
 }

@@ -194,6 +194,8 @@ fn map(place: &Place, places: &CellPlaces) -> Option<Connection> {
     let options = ConnectOptions {
         servers: places.servers.clone(),
         timeout: GREETING,
+        // Buckets go to clients as they are, and clients elsewhere see no marks.
+        looks_at_marks: false,
         ..ConnectOptions::default()
     };
     let connection = Connection::connect(&place.socket, place.number, &options).ok()?;

@@ -76,6 +76,7 @@ pub(super) fn run(args: BackendArgs) -> Outcome {
         huge_pages: settings.huge_pages,
         repair: settings.repair,
         recovery_rate: settings.recovery_rate,
+        queue: args.queue,
         load: args.load,
         place: home.own_place(number).map_err(Failure::of)?,
         local: home.spread().map(|_| own_socket()).transpose()?,

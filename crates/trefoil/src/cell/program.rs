@@ -206,6 +206,9 @@ impl Starter {
         if let Some(file) = &self.args.load {
             command.arg("--load").arg(file);
         }
+        if self.args.queue {
+            command.arg("--queue");
+        }
         self.add_host(&mut command);
         if !self.args.allow_user.is_empty() {
             command.args(["--allow-user", &self.args.allow_user.join(",")]);

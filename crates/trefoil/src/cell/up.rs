@@ -57,6 +57,11 @@ pub(super) fn run(args: UpArgs) -> Outcome {
         ));
     };
     let copies = mode.copy_count() as u32;
+    if args.queue && mode != Mode::R1 {
+        return Err(Failure::Usage(format!(
+            "--queue: clients commit before a backend executes at --mode R=1 only, not {mode}"
+        )));
+    }
     if !args.here.is_empty() || args.host.listen.is_some() {
         return on_several_hosts(&given, args, mode);
     }

@@ -367,6 +367,9 @@ fn the_ordered_queue_is_measured_beside_the_others() {
         "nilext SET, ordered queue",
         "executed SET, ordered queue",
         "SET of a cell today, R=1",
+        "SET of a cell with a queue, executed",
+        "SET of a cell with a queue, acknowledged",
+        "GET of it after a SET that is acknowledged",
     ] {
         assert_eq!(of(what), 4, "{what}: {report:#}");
     }

@@ -8,6 +8,7 @@ mod bench;
 mod certs;
 mod clock_back;
 mod commands;
+mod committed;
 mod controller;
 mod dashboards;
 mod doctor;

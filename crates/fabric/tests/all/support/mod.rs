@@ -351,6 +351,8 @@ impl Rogue {
         let hello = Hello {
             backend: BACKEND,
             wants_rings: true,
+            knows_marks: false,
+            wants_lane: false,
         };
         socket.write_all(&hello.encode()).unwrap();
         let mut bytes = [0; REPLY_LEN];

@@ -648,12 +648,12 @@ impl Flight {
             }
             (Stage::Set, Came::Mutated(stored)) => Outcome::Stored(match stored {
                 Ok(Mutated::Stored { version }) => Ok(version),
-                Ok(Mutated::Superseded { .. } | Mutated::Exists { .. }) => Err(Fault::Contended),
+                Ok(_) => Err(Fault::Contended),
                 Err(error) => Err(fault(error)),
             }),
             (Stage::Cas(cas), Came::Mutated(result)) => Outcome::Changed(match result {
                 Ok(Mutated::Stored { version }) => Ok(cas.changed(version)),
-                Ok(Mutated::Exists { .. } | Mutated::Superseded { .. }) => Ok(Changed::Lost),
+                Ok(_) => Ok(Changed::Lost),
                 Err(OpError::Rejected(rejection)) if rejection.is_transient() => Ok(Changed::Lost),
                 // What has expired is not shown, whoever wrote it.
                 Err(OpError::Indeterminate(_)) if !cas.leaves_nothing => {
@@ -758,8 +758,7 @@ fn submit_clearing(client: &mut Client, key: &[u8], token: u64) {
 fn cleared(result: Result<Mutated, OpError>) -> Result<Cleared, Fault> {
     match result {
         Ok(Mutated::Stored { .. }) => Ok(Cleared::Yes),
-        Ok(Mutated::Exists { .. } | Mutated::Superseded { .. })
-        | Err(OpError::Indeterminate(_)) => Ok(Cleared::LookAgain),
+        Ok(_) | Err(OpError::Indeterminate(_)) => Ok(Cleared::LookAgain),
         Err(OpError::Rejected(rejection)) if rejection.is_transient() => Ok(Cleared::LookAgain),
         Err(error) => Err(fault(error)),
     }

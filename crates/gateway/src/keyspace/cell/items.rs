@@ -93,6 +93,7 @@ pub(super) fn fault(error: OpError) -> Fault {
     match error {
         OpError::Failed(reason) => Fault::Unavailable(reason),
         OpError::Rejected(rejection) => Fault::Rejected(rejection),
+        OpError::NotCommittable(why) => Fault::Unavailable(why.to_string()),
         OpError::Indeterminate(_) => Fault::Indeterminate,
     }
 }

@@ -1,0 +1,313 @@
+//! The queue of a backend of an R=1 cell: SETs and ERASEs that its clients on this host have
+//! committed by publishing them, and that are executed here afterwards, in the order of their
+//! positions (`docs/ordered.md`, *In a cell*).
+//!
+//! ```text
+//!  client ─ marks its key ─ publishes ─► lane ─► trefoil-queue ─► Store::mutate ─ clears
+//!  another reader ─ a mark: by message ─► Member ─ settle ─► house lane ─► the same thread
+//! ```
+//!
+//! # Rules
+//! 1. **Whatever comes by another way is behind the queue.** Before a message, a call or a
+//!    flush looks at a key with a mark, everything that was published before is executed.
+//! 2. **What was committed takes effect at its position** (`Store::mutate_committed`). The version that its client has
+//!    nominated orders nothing here: where something at least as new is known, it is lifted
+//!    above that. By rule 1, whatever began after the commit lies behind it all the same.
+//! 3. **What cannot be stored is erased.** Nobody may hit what was there before.
+//! 4. **An end executes what was committed, and refuses the rest**, before the backend stops
+//!    to take mutations: shut down, moved to another process, or of another size.
+
+use crate::clock;
+use crate::member::Member;
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use trefoil_fabric::{Lane, NoLane, SharedMarks};
+use trefoil_layout::message::{Request, parse_request};
+use trefoil_layout::op::Action;
+use trefoil_ordered::marks::{self, Clearer, PLACES};
+use trefoil_ordered::words::Mapped;
+use trefoil_ordered::{
+    Answer, Invitation, Options, Queue, Refused, Service, SetUpError, Step, Worker,
+};
+use trefoil_region::{HugePages, Mapping, MemoryObject};
+
+/// How long somebody waits for the queue's thread before it counts as hindered.
+const WITHIN: Duration = Duration::from_secs(1);
+/// How often it is looked whether an end has come to its end.
+const LOOK: Duration = Duration::from_micros(100);
+
+/// Who wants a place, and is told which with what belongs to it.
+type Wanted = Sender<Result<(usize, Invitation), NoLane>>;
+
+/// See the module.
+pub(crate) struct CellQueue {
+    marks: Mapping,
+    object: MemoryObject,
+    /// What is handed to readers.
+    readable: OwnedFd,
+    /// A lane of this process: what comes through it is behind all that was committed.
+    house: Mutex<Queue>,
+    admissions: Mutex<Sender<Wanted>>,
+    is_ending: Arc<AtomicBool>,
+    has_ended: Arc<AtomicBool>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl CellQueue {
+    /// The queue of this member, executed from now on.
+    pub(crate) fn start(member: &Arc<Member>) -> Result<Self, SetUpError> {
+        let len = marks::OBJECT_LEN;
+        let object = MemoryObject::create("trefoil-marks", len, len, HugePages::Off)?;
+        object.populate(0..len)?;
+        let readable = object.reopen_read_only()?;
+        let marks = Mapping::owner(&object)?;
+        marks::initialise(&marks.words());
+        let options = Options {
+            // The house is a client, too.
+            client_count_max: PLACES + 1,
+            ..Options::default()
+        };
+        let mut worker = Worker::new(member.shape().incarnation, options)?;
+        let house = Queue::join(worker.admit()?)?;
+        let (wanting, wanted) = channel();
+        let (is_ending, has_ended) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
+        let mut serving = Serving {
+            worker,
+            wanted,
+            member: Arc::clone(member),
+            marks: marks.clone(),
+            places: HashMap::new(),
+            is_ending: Arc::clone(&is_ending),
+        };
+        let ended = Arc::clone(&has_ended);
+        let thread = std::thread::Builder::new()
+            .name("trefoil-queue".to_owned())
+            .spawn(move || {
+                serving.run();
+                serving.finish();
+                ended.store(true, Ordering::Release);
+            })?;
+        Ok(CellQueue {
+            marks,
+            object,
+            readable,
+            house: Mutex::new(house),
+            admissions: Mutex::new(wanting),
+            is_ending,
+            has_ended,
+            thread: Mutex::new(Some(thread)),
+        })
+    }
+
+    pub(crate) fn marks(&self) -> SharedMarks<'_> {
+        SharedMarks {
+            object: self.readable.as_fd(),
+            len: self.object.len(),
+        }
+    }
+
+    /// Another client.
+    pub(crate) fn admit(&self) -> Result<Lane, NoLane> {
+        if self.is_ending.load(Ordering::Acquire) {
+            return Err(NoLane::Full);
+        }
+        let (answering, answer) = channel();
+        let sent = lock(&self.admissions).send(answering);
+        sent.map_err(|_| NoLane::Full)?;
+        let given = answer.recv_timeout(WITHIN).map_err(|_| NoLane::Full)?;
+        let (place, invitation) = given?;
+        let marks = self.object.as_fd().try_clone_to_owned();
+        Ok(Lane {
+            place: place as u32,
+            marks: marks.map_err(|_| NoLane::Full)?,
+            order: invitation.order,
+            lane: invitation.lane,
+            bell: invitation.bell.into(),
+        })
+    }
+
+    /// Rule 1 for one key. `false`: the queue is hindered, and nothing is known.
+    #[inline]
+    pub(crate) fn settle(&self, key_hash: u64) -> bool {
+        !marks::is_pending(&self.marks.words(), key_hash) || self.settle_all()
+    }
+
+    /// Rule 1 for all keys.
+    #[cold]
+    pub(crate) fn settle_all(&self) -> bool {
+        let mut house = lock(&self.house);
+        match house.submit(&[], false) {
+            Ok(sent) => {
+                let is_answered = house.answer(sent, WITHIN).is_ok();
+                if !is_answered {
+                    house.forget(sent);
+                }
+                is_answered
+            }
+            Err(Refused::Closed) => {
+                drop(house);
+                self.await_end()
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Rule 4. Returns when everything that was committed is executed.
+    pub(crate) fn end(&self) -> bool {
+        self.is_ending.store(true, Ordering::Release);
+        // It may nap.
+        let _ = lock(&self.house).submit(&[], false);
+        self.await_end()
+    }
+
+    fn await_end(&self) -> bool {
+        let by = Instant::now() + WITHIN;
+        while !self.has_ended.load(Ordering::Acquire) {
+            if Instant::now() >= by {
+                return false;
+            }
+            std::thread::sleep(LOOK);
+        }
+        if let Some(thread) = lock(&self.thread).take() {
+            let _ = thread.join();
+        }
+        true
+    }
+}
+
+/// The queue's thread.
+struct Serving {
+    worker: Worker,
+    wanted: Receiver<Wanted>,
+    member: Arc<Member>,
+    marks: Mapping,
+    /// By the client's number: its place, and what clears its marks.
+    places: HashMap<u64, (usize, Clearer<Mapped>)>,
+    is_ending: Arc<AtomicBool>,
+}
+
+impl Serving {
+    fn run(&mut self) {
+        let mut idle_since = None;
+        while !self.is_ending.load(Ordering::Acquire) {
+            while let Ok(wanted) = self.wanted.try_recv() {
+                // Who does not wait for it any more has its end of the bell closed with it.
+                let _ = wanted.send(self.admit());
+            }
+            let Serving {
+                worker,
+                member,
+                places,
+                ..
+            } = self;
+            let turn = worker.run_once(&mut Execution { member, places });
+            let last = match turn.executed {
+                0 => turn.last,
+                _ => Step::Executed,
+            };
+            worker.rest(last, &mut idle_since);
+            if worker.client_count() <= places.len() {
+                self.release();
+            }
+        }
+    }
+
+    /// Executes what was committed, and takes nothing more. Marks that stay are of nothing
+    /// that was, or will be.
+    fn finish(&mut self) {
+        self.worker.close();
+        while !self.worker.is_drained() {
+            let Serving {
+                worker,
+                member,
+                places,
+                ..
+            } = self;
+            worker.run_once(&mut Execution { member, places });
+        }
+        for (_, (_, clearer)) in self.places.drain() {
+            clearer.release();
+            self.member.store.release(lane_len());
+        }
+    }
+
+    /// Places of clients that are gone are free.
+    fn release(&mut self) {
+        let worker = &self.worker;
+        let gone = self.places.extract_if(|id, _| !worker.has_client(*id));
+        for (_, (_, clearer)) in gone {
+            clearer.release();
+            self.member.store.release(lane_len());
+        }
+    }
+
+    fn admit(&mut self) -> Result<(usize, Invitation), NoLane> {
+        if !self.member.is_read() {
+            return Err(NoLane::Full);
+        }
+        self.release();
+        let is_taken = |place: &usize| self.places.values().any(|(taken, _)| taken == place);
+        let place = (0..PLACES).find(|place| !is_taken(place));
+        let place = place.ok_or(NoLane::Full)?;
+        if !self.member.store.charge(lane_len()) {
+            return Err(NoLane::Full);
+        }
+        let Ok(invitation) = self.worker.admit() else {
+            self.member.store.release(lane_len());
+            return Err(NoLane::Full);
+        };
+        let clearer = Clearer::new(Mapped(self.marks.clone()), place);
+        let id = invitation.terms.client_id;
+        self.places.insert(id, (place, clearer));
+        Ok((place, invitation))
+    }
+}
+
+/// What a lane is charged with.
+fn lane_len() -> u64 {
+    trefoil_ordered::lane::Terms {
+        epoch: 0,
+        client_id: 0,
+        slot_count: Options::default().slot_count,
+    }
+    .object_len()
+}
+
+/// Executes what was committed.
+struct Execution<'a> {
+    member: &'a Member,
+    places: &'a mut HashMap<u64, (usize, Clearer<Mapped>)>,
+}
+
+impl Service for Execution<'_> {
+    fn execute(&mut self, request: trefoil_ordered::Request<'_>, _: &mut Answer) {
+        // The house asks for nothing but its turn.
+        let Some((_, clearer)) = self.places.get_mut(&request.client_id) else {
+            return;
+        };
+        // Nonsense has no effect, and its mark stays.
+        let Ok((_, Request::Mutate(mutation))) = parse_request(request.payload) else {
+            return;
+        };
+        if !matches!(mutation.action, Action::Set | Action::Erase) {
+            return;
+        }
+        let store = &self.member.store;
+        // Rules 2 and 3.
+        if let Err(why) = store.mutate_committed(clock::now(), &mutation) {
+            tracing::error!(%why, "a mutation that was committed could be neither stored nor erased");
+        }
+        let key = mutation.entry.key;
+        self.member.hot.message(key, mutation.entry.value.len());
+        clearer.clear(store.config().hasher.hash(key).tag);
+    }
+}

@@ -1,0 +1,260 @@
+//! SETs and ERASEs that are acknowledged before they are executed, beside everybody else.
+
+use crate::real::Real;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use trefoil_cell::Mode;
+use trefoil_client::{
+    Carrier, Cell, Client, Commit, Expected, Lookup, Mutated, NotCommittable, OpError, Options,
+    SetOptions,
+};
+use trefoil_fabric::shm::{ConnectError, ConnectOptions, Connection};
+
+const KEYS: usize = 3;
+
+fn client(cell: &Cell, carrier: Carrier, clock_offset_ms: i64) -> Client {
+    cell.client(Options {
+        carrier,
+        clock_offset_ms,
+        deadline: Duration::from_secs(20),
+        ..Options::default()
+    })
+}
+
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.expect("after 1970").as_millis() as u64
+}
+
+fn commit(client: &mut Client, key: &[u8], value: &[u8]) -> Result<Mutated, OpError> {
+    client.set_by(key, value, SetOptions::default(), Commit::Acknowledged)
+}
+
+fn must_commit(client: &mut Client, key: &[u8], value: &[u8]) {
+    let done = commit(client, key, value);
+    assert_eq!(done, Ok(Mutated::Committed));
+}
+
+fn value(client: &mut Client, key: &[u8]) -> Option<Vec<u8>> {
+    match client.get(key).unwrap() {
+        Lookup::Hit(hit) => Some(hit.value.to_vec()),
+        Lookup::Miss(_) => None,
+    }
+}
+
+/// A writer of hot keys, and readers past the queue and by calls, which know what it was told.
+#[test]
+fn no_get_misses_what_was_committed_before_it_began() {
+    let real = Real::start_with_queue();
+    let cell = Cell::connect(&real.address).unwrap();
+    let acknowledged: [AtomicU64; KEYS] = Default::default();
+    let is_over = AtomicBool::new(false);
+    let (is_over, acknowledged) = (&is_over, &acknowledged);
+    let name = |key: usize| format!("key {key}").into_bytes();
+    let reads = std::thread::scope(|scope| {
+        let read = |carrier| {
+            let mut client = client(&cell, carrier, 0);
+            move || {
+                let mut reads = 0u64;
+                while !is_over.load(Ordering::Relaxed) {
+                    let key = reads as usize % KEYS;
+                    let before = acknowledged[key].load(Ordering::Acquire);
+                    let found = value(&mut client, &name(key));
+                    let found = found.map_or(0, |value| {
+                        u64::from_le_bytes(value.try_into().expect("a number"))
+                    });
+                    assert!(
+                        found >= before,
+                        "key {key}: {found} hit, {before} committed"
+                    );
+                    reads += 1;
+                }
+                reads
+            }
+        };
+        let readers =
+            [Carrier::Auto, Carrier::Auto, Carrier::Rpc].map(|carrier| scope.spawn(read(carrier)));
+        let mut writer = client(&cell, Carrier::Auto, 0);
+        let mut committed = 0;
+        const WRITES: u64 = 30_000;
+        for number in 1..=WRITES {
+            let key = number as usize % KEYS;
+            match commit(&mut writer, &name(key), &number.to_le_bytes()).unwrap() {
+                Mutated::Committed => committed += 1,
+                // Its lane was full.
+                Mutated::Stored { .. } => {}
+                other => panic!("{other:?}"),
+            }
+            acknowledged[key].store(number, Ordering::Release);
+            if number % 64 == 0 {
+                std::thread::yield_now();
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+        assert!(committed > WRITES / 2, "{committed}");
+        readers.map(|reader| reader.join().expect("no panic"))
+    });
+    assert!(reads.iter().all(|reads| *reads > 20), "{reads:?}");
+}
+
+/// The order is that of what happened, whatever clocks say.
+#[test]
+fn what_began_later_wins_whatever_clocks_say() {
+    let real = Real::start_with_queue();
+    let cell = Cell::connect(&real.address).unwrap();
+    let mut ahead = client(&cell, Carrier::Auto, 5_000);
+    let mut behind = client(&cell, Carrier::Auto, -5_000);
+    let mut reader = client(&cell, Carrier::Auto, 0);
+    for number in 0..200u32 {
+        let mut steps: Vec<(&mut Client, Commit)> = vec![
+            (&mut ahead, Commit::Acknowledged),
+            (&mut behind, Commit::Acknowledged),
+        ];
+        if number % 2 == 0 {
+            steps[0].1 = Commit::Executed;
+        }
+        if number % 3 == 0 {
+            steps[1].1 = Commit::Executed;
+        }
+        if number % 5 == 0 {
+            steps.reverse();
+        }
+        for (at, (client, by)) in steps.into_iter().enumerate() {
+            let text = format!("{number}.{at}");
+            let options = SetOptions::default();
+            client.set_by(b"key", text.as_bytes(), options, by).unwrap();
+            let found = value(&mut reader, b"key");
+            assert_eq!(found, Some(text.into_bytes()), "{by:?}");
+        }
+        behind.erase_by(b"key", Commit::Acknowledged).unwrap();
+        assert_eq!(value(&mut reader, b"key"), None);
+    }
+}
+
+#[test]
+fn who_writes_by_another_way_comes_behind_what_was_committed() {
+    let real = Real::start_with_queue();
+    let cell = Cell::connect(&real.address).unwrap();
+    let mut writer = client(&cell, Carrier::Auto, 0);
+    for carrier in [Carrier::Auto, Carrier::Rpc] {
+        let mut other = client(&cell, carrier, -5_000);
+        for number in 0..100u32 {
+            let key = format!("{carrier:?} {number}").into_bytes();
+            must_commit(&mut writer, &key, b"first");
+            let absent = other.cas(&key, Expected::Absent, b"cas", SetOptions::default());
+            assert!(matches!(absent, Ok(Mutated::Exists { .. })), "{absent:?}");
+            let Lookup::Miss(miss) = other.get(b"nobody").unwrap() else {
+                panic!("nobody wrote it");
+            };
+            drop(miss);
+            other.set(&key, b"second", SetOptions::default()).unwrap();
+            assert_eq!(value(&mut writer, &key), Some(b"second".to_vec()));
+        }
+    }
+}
+
+/// A fill never replaces what was committed after its miss.
+#[test]
+fn a_fill_gives_way_to_what_was_committed_since_its_miss() {
+    let real = Real::start_with_queue();
+    let cell = Cell::connect(&real.address).unwrap();
+    let mut writer = client(&cell, Carrier::Auto, 0);
+    let mut filler = client(&cell, Carrier::Auto, 5_000);
+    for number in 0..200u32 {
+        let key = number.to_le_bytes();
+        let Lookup::Miss(miss) = filler.get(&key).unwrap() else {
+            panic!("nobody wrote it");
+        };
+        must_commit(&mut writer, &key, b"committed");
+        let filled = filler.fill(miss.fill, &key, b"filled", SetOptions::default());
+        assert!(
+            matches!(filled, Ok(Mutated::Superseded { .. })),
+            "{filled:?}"
+        );
+        assert_eq!(value(&mut filler, &key), Some(b"committed".to_vec()));
+    }
+}
+
+#[test]
+fn what_was_committed_before_a_flush_is_flushed() {
+    let real = Real::start_with_queue();
+    let cell = Cell::connect(&real.address).unwrap();
+    let mut ahead = client(&cell, Carrier::Auto, 5_000);
+    let mut behind = client(&cell, Carrier::Auto, -5_000);
+    let mut reader = client(&cell, Carrier::Auto, 0);
+    for _ in 0..20 {
+        must_commit(&mut ahead, b"key", b"value");
+        cell.flush(now_ms()).unwrap();
+        assert_eq!(value(&mut reader, b"key"), None);
+        must_commit(&mut behind, b"key", b"after");
+        assert_eq!(value(&mut reader, b"key"), Some(b"after".to_vec()));
+    }
+}
+
+#[test]
+fn where_nothing_can_be_committed_it_is_said_or_executed() {
+    let real = Real::start_with_queue();
+    let cell = Cell::connect(&real.address).unwrap();
+    let mut writer = client(&cell, Carrier::Auto, 0);
+    let long = [b'v'; 2_000];
+    let stored = commit(&mut writer, b"long", &long);
+    assert!(matches!(stored, Ok(Mutated::Stored { .. })), "{stored:?}");
+    assert_eq!(value(&mut writer, b"long"), Some(long.to_vec()));
+    must_commit(&mut writer, b"short", b"value");
+
+    let unlooking = ConnectOptions {
+        looks_at_marks: false,
+        ..ConnectOptions::default()
+    };
+    let refused = Connection::connect(&real.fabric, 0, &unlooking);
+    assert!(
+        matches!(refused, Err(ConnectError::MarksNeeded { .. })),
+        "{refused:?}"
+    );
+    drop(real);
+    let late = commit(&mut writer, b"short", b"late");
+    assert!(!matches!(late, Ok(Mutated::Committed)), "{late:?}");
+
+    let plain = Real::start(Mode::R1);
+    let cell = Cell::connect(&plain.address).unwrap();
+    let refused = commit(&mut client(&cell, Carrier::Auto, 0), b"key", b"value");
+    let none = NotCommittable::NoQueue(0);
+    assert_eq!(refused, Err(OpError::NotCommittable(none)));
+    let three = Real::start(Mode::R32);
+    let cell = Cell::connect(&three.address).unwrap();
+    let refused = commit(&mut client(&cell, Carrier::Auto, 0), b"key", b"value");
+    assert!(
+        matches!(
+            refused,
+            Err(OpError::NotCommittable(NotCommittable::Mode(_)))
+        ),
+        "{refused:?}"
+    );
+}
+
+/// More clients than there are places, one after another and at a time.
+#[test]
+fn places_are_given_again() {
+    let real = Real::start_with_queue();
+    let cell = Cell::connect(&real.address).unwrap();
+    for number in 0..70u32 {
+        let mut writer = client(&cell, Carrier::Auto, 0);
+        let key = number.to_le_bytes();
+        // The one before may still be there for a moment.
+        let done = commit(&mut writer, &key, b"value").unwrap();
+        assert!(matches!(done, Mutated::Committed), "{done:?}");
+        assert_eq!(value(&mut writer, &key), Some(b"value".to_vec()));
+    }
+    let mut many: Vec<Client> = (0..70).map(|_| client(&cell, Carrier::Auto, 0)).collect();
+    let mut committed = 0;
+    for (number, writer) in many.iter_mut().enumerate() {
+        match commit(writer, b"key", &number.to_le_bytes()).unwrap() {
+            Mutated::Committed => committed += 1,
+            Mutated::Stored { .. } => {}
+            other => panic!("{other:?}"),
+        }
+        let found = value(writer, b"key");
+        assert_eq!(found, Some(number.to_le_bytes().to_vec()));
+    }
+    assert!((32..=64).contains(&committed), "{committed}");
+}

@@ -1,0 +1,131 @@
+//! SETs and ERASEs that are acknowledged before they are executed: of real cells of processes
+//! of their own.
+
+use crate::support::{Cell, run, text};
+
+const ACKNOWLEDGED: [&str; 2] = ["--commit", "acknowledged"];
+
+#[test]
+fn a_cell_of_one_copy_takes_them_by_choice() {
+    let dir = tempfile::tempdir().unwrap();
+    let cell = Cell::up(dir.path(), &["--mode", "R=1", "--queue", "--backends", "2"]);
+    let said = |args: &[&str]| {
+        let output = cell.run(args);
+        (
+            output.status.code(),
+            text(&output.stdout),
+            text(&output.stderr),
+        )
+    };
+    for key in ["a", "b", "c", "d"] {
+        let (code, out, err) = said(&[&["set", key, "value"], &ACKNOWLEDGED[..]].concat());
+        // Its version is not known yet.
+        assert_eq!((code, out.as_str()), (Some(0), ""), "{err}");
+        let (code, out, err) = said(&["get", key]);
+        assert_eq!((code, out.trim()), (Some(0), "value"), "{err}");
+        let (code, out, err) = said(&[&["erase", key], &ACKNOWLEDGED[..]].concat());
+        // Its version is not known yet.
+        assert_eq!((code, out.as_str()), (Some(0), ""), "{err}");
+        assert_eq!(said(&["get", key]).0, Some(1));
+    }
+    let (code, out, err) = said(&["set", "a", "value"]);
+    assert_eq!((code, out.trim().len()), (Some(0), 32), "{out}{err}");
+    let args = [&["set", "a", "value", "--json"], &ACKNOWLEDGED[..]].concat();
+    let (code, out, err) = said(&args);
+    assert_eq!(code, Some(0), "{err}");
+    assert!(out.contains("\"committed\""), "{out}");
+}
+
+#[test]
+fn where_they_are_not_taken_it_is_said_with_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().display().to_string();
+    let refused = run(&["cell", "up", "--dir", &path, "--queue"]);
+    let said = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(said.contains("--mode R=1 only"), "{said}");
+
+    for (mode, expected) in [("R=1", "`--queue`"), ("R=3.2", "(R=1) only")] {
+        let dir = tempfile::tempdir().unwrap();
+        let cell = Cell::up(dir.path(), &["--mode", mode]);
+        let refused = cell.run(&[&["set", "key", "value"], &ACKNOWLEDGED[..]].concat());
+        let said = text(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(1), "{said}");
+        assert!(said.contains(expected), "{mode}: {said}");
+        assert_eq!(cell.run(&["get", "key"]).status.code(), Some(1));
+    }
+}
+
+#[cfg(feature = "bench")]
+mod histories {
+    use super::*;
+
+    /// Histories of sixteen clients, half of which are acknowledged before it is executed,
+    /// beside others that read past the queue, by messages and by calls.
+    fn check(faults: &str, more: &[&str]) -> serde_json::Value {
+        let mut args = vec![
+            "histories",
+            "--mode",
+            "R=1",
+            "--rounds",
+            "1",
+            "--clients",
+            "16",
+            "--carriers",
+            "queue,rings,queue,rpc,queue,message",
+            "--faults",
+            faults,
+            "--json",
+        ];
+        args.extend_from_slice(more);
+        let output = run(&args);
+        let json: serde_json::Value = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|_| panic!("{}{}", text(&output.stdout), text(&output.stderr)));
+        assert!(output.status.success(), "{json:#}{}", text(&output.stderr));
+        // A restart is what comes of a kill.
+        for fault in faults.split(',').filter(|fault| *fault != "restart") {
+            assert!(json["faults"][fault]["done"].as_u64() > Some(0), "{json:#}");
+        }
+        json
+    }
+
+    const HOT: [&str; 6] = [
+        "--keys",
+        "2",
+        "--value-len",
+        "100..1000",
+        "--memory",
+        "64MiB",
+    ];
+
+    #[test]
+    fn beside_stops_deaths_of_clients_flushes_and_wrong_clocks_none_is_missed() {
+        let json = check(
+            "stop,client-kill,flush,skew",
+            &[&HOT[..], &["--seconds", "12"]].concat(),
+        );
+        assert!(json["comparisons"].as_u64() > Some(1000), "{json:#}");
+    }
+
+    #[test]
+    fn a_backend_that_is_killed_takes_everything_and_no_older_value_is_seen() {
+        check("kill,restart", &[&HOT[..], &["--seconds", "12"]].concat());
+    }
+
+    /// What was acknowledged goes along with the backend: nothing may be missing.
+    #[test]
+    fn backends_that_move_take_along_what_was_acknowledged() {
+        let roomy = [
+            "--keys",
+            "2000",
+            "--value-len",
+            "100..1000",
+            "--memory",
+            "64MiB",
+            "--seconds",
+            "12",
+        ];
+        let json = check("move", &roomy);
+        assert!(json["owed"].as_u64() > Some(1000), "{json:#}");
+    }
+}
