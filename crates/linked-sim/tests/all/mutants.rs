@@ -30,6 +30,7 @@ fn shows(mutant: Mutant, properties: &[Property]) {
     let runs = match mutant {
         Mutant::ClockStopsAsleep => Runs::Pauses,
         Mutant::TurnEndsWithItsCaller => Runs::Updates,
+        Mutant::StayedNotCopied => Runs::Stays,
         _ if ASSIGNERS.contains(&mutant) => Runs::Assigners,
         _ => Runs::Any,
     };
@@ -85,5 +86,6 @@ each! {
     a_turn_goes_along_with_its_proposal: TurnEndsWithItsCaller => Lost;
     what_cannot_be_stored_stays: UnstoredLost => Moved | Undone;
     who_cannot_store_keeps_its_copy: UnstoredCopyForgotten => Copied | Undone | Fresh | Reported;
+    what_stays_is_copied_anew: StayedNotCopied => Undone;
     new_owners_hear_of_copies: HoldersForgotten => Fresh | Reported | Undone | Drained;
 }

@@ -6,6 +6,7 @@ use crate::effect::Effect;
 use crate::message::{CopyOrder, Operation};
 use crate::values::Values;
 use bytes::Bytes;
+use std::collections::BTreeSet;
 use std::time::Duration;
 use trefoil_sharder::{AssignmentVersion, KeyPoint, ServerId, Slice};
 
@@ -93,6 +94,12 @@ impl Core {
         kept: bool,
         no_room: bool,
     ) {
+        // The map does not have it keep copies of these: others are to.
+        let staying = points
+            .iter()
+            .copied()
+            .filter(|&point| self.is_staying(point));
+        let staying: BTreeSet<KeyPoint> = staying.collect();
         let Some(follower) = self.followers.get_mut(&from) else {
             return;
         };
@@ -130,6 +137,9 @@ impl Core {
             if !sent_again {
                 if !kept {
                     follower.held.remove(slice);
+                    if staying.contains(&point) {
+                        follower.refused.add(slice);
+                    }
                 }
                 follower.synced.remove(slice);
                 follower.failed.add(slice);

@@ -156,6 +156,13 @@ impl Follower {
         kept
     }
 
+    /// It is offered copies of these once more.
+    pub(crate) fn offer_again(&mut self, points: &[KeyPoint]) {
+        for &point in points {
+            self.refused.remove(Slice::of_point(point));
+        }
+    }
+
     /// Somebody else is the owner of these now.
     pub(crate) fn let_go(&mut self, ranges: &[Slice]) {
         for &slice in ranges {

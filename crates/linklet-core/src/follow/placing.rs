@@ -4,8 +4,18 @@ use crate::Replication;
 use crate::core::Core;
 use crate::mutants::{self, Mutant};
 use crate::ranges::{RangeSet, overlapping};
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
-use trefoil_sharder::{Assignment, ServerId, Slice};
+use trefoil_sharder::{Assignment, KeyPoint, ServerId, Slice};
+
+/// Adds servers, each once, until there are as many as this.
+fn choose<'a>(servers: &mut Vec<ServerId>, count: usize, from: impl Iterator<Item = &'a ServerId>) {
+    for &server in from {
+        if servers.len() < count && !servers.contains(&server) {
+            servers.push(server);
+        }
+    }
+}
 
 impl Core {
     /// The slices of the map that are this server's, in these ranges.
@@ -21,8 +31,58 @@ impl Core {
         parts.filter(|(_, servers)| servers.first() == Some(&self.me))
     }
 
-    /// What each server is to have copies of, in these ranges: by the assignment, of what
-    /// is owned here and stays here.
+    /// Who is to have copies of what stays here though the map gives it to somebody else,
+    /// point by point: as many servers as the map has for the slice, this one counted. By
+    /// preference those that the map says; then who has one; then others that the map names
+    /// at all, for these are not about to stop. Who could not store it is not asked before
+    /// there is a newer map, or it was sent to its next owner again.
+    fn stays(&self, scope: &[Slice]) -> Vec<(KeyPoint, Vec<ServerId>)> {
+        let Some(map) = self.map.current() else {
+            return Vec::new();
+        };
+        let named = OnceCell::new();
+        let mut stays = Vec::new();
+        for point in scope.iter().flat_map(|&within| self.staying(within)) {
+            let by_map = &map.slice_of(point).servers;
+            let count = by_map.len().max(self.config.copies_min) - 1;
+            let held = |server: &ServerId| {
+                let follower = self.followers.get(server);
+                follower.is_some_and(|follower| follower.held.has(point))
+            };
+            let takes = |server: &ServerId| {
+                let follower = self.followers.get(server);
+                let refuses = follower.is_some_and(|f| f.refused.has(point));
+                *server != self.me && self.alive.contains(server) && (held(server) || !refuses)
+            };
+            let mut servers: Vec<ServerId> = Vec::new();
+            choose(
+                &mut servers,
+                count,
+                by_map.iter().skip(1).filter(|s| takes(s)),
+            );
+            if servers.len() < count {
+                let named: &BTreeSet<ServerId> = named.get_or_init(|| {
+                    let slices = map.slices().iter();
+                    slices.flat_map(|slice| &slice.servers).copied().collect()
+                });
+                // Not all of it to one of them.
+                let from = point.0 as usize % named.len().max(1);
+                let others = named.iter().cycle().skip(from).take(named.len());
+                let others = others.filter(|server| by_map.first() != Some(server));
+                let named = named.iter().filter(|s| held(s)).chain(others);
+                let rest = self.followers.keys().filter(|s| held(s));
+                choose(&mut servers, count, named.chain(rest).filter(|s| takes(s)));
+            }
+            // With its copy it has room for the key, for as long as it does not grow.
+            let next_owner = by_map.iter().take(1).filter(|s| held(s) && takes(s));
+            choose(&mut servers, usize::MAX, next_owner);
+            stays.push((point, servers));
+        }
+        stays
+    }
+
+    /// What each server is to have copies of, in these ranges: of what is owned here and
+    /// stays here, by the assignment or beyond it.
     pub(super) fn desired(&self, scope: &[Slice]) -> BTreeMap<ServerId, RangeSet> {
         let mut desired: BTreeMap<ServerId, RangeSet> = BTreeMap::new();
         for (part, servers) in self.mine(scope) {
@@ -37,6 +97,12 @@ impl Core {
                         set.remove(leaving);
                     }
                 }
+            }
+        }
+        for (point, servers) in self.stays(scope) {
+            for server in servers {
+                let set = desired.entry(server).or_default();
+                set.add(Slice::of_point(point));
             }
         }
         desired
@@ -90,9 +156,12 @@ impl Core {
         desired: &BTreeMap<ServerId, RangeSet>,
     ) -> Vec<(ServerId, RangeSet)> {
         let mut orders: Vec<(ServerId, RangeSet)> = Vec::new();
+        let mine = self.mine(scope).map(|(part, _)| part);
+        let stays = scope.iter().flat_map(|&within| self.staying(within));
+        let placed: Vec<Slice> = mine.chain(stays.map(Slice::of_point)).collect();
         for (&server, follower) in &self.followers {
             let mut extra = RangeSet::default();
-            for (part, _) in self.mine(scope) {
+            for &part in &placed {
                 for slice in follower.held.common(part) {
                     extra.add(slice);
                 }
