@@ -105,4 +105,4 @@ pub use service::PeerService;
 pub use stats::Stats;
 pub use trefoil_channel::Security;
 pub use trefoil_freshness_core as freshness;
-pub use trefoil_linklet_core::{Config, Extent, LossReason, Replication, TooFew};
+pub use trefoil_linklet_core::{Config, Extent, LossReason, Replication, TooFew, Wire, WireError};
