@@ -264,7 +264,7 @@ impl Profile {
             unmarshallable: 0,
             unreadable: 0,
             picky: 0,
-            room: Some(1 + rng.below(2)),
+            room: Some(rng.below(2)),
             fault_every: Duration::from_millis(1_500),
             bytes_per_second: u64::MAX,
             window_bytes: WINDOW_WIDE,
