@@ -1,7 +1,7 @@
 //! Who is alive and what the assignment is: leases, the real store, and the
 //! real assigner or maps drawn at random.
 
-use crate::profile::Profile;
+use crate::profile::{Profile, SMALL};
 use crate::rng::Rng;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use trefoil_sharder::coordination::{
 use trefoil_sharder::{
     AssignedSlice, Assigner, AssignerOptions, Assignment, AssignmentVersion, BalanceConfig,
     Capacity, Freeze, KeyPoint, Load, Member, MemberState, ServerId, ServerReport, Slice,
-    SliceLoad,
+    SliceLoad, Unstored,
 };
 
 /// What servers and callers are told.
@@ -84,7 +84,10 @@ pub(crate) struct Coordination {
     wild: bool,
     changes: u32,
     replicas: usize,
+    stays: bool,
     reports: u64,
+    /// What each server says that others cannot store.
+    pub(crate) unstored: BTreeMap<ServerId, Vec<(ServerId, KeyPoint)>>,
     pub(crate) view: Option<Arc<View>>,
 }
 
@@ -147,7 +150,9 @@ impl Coordination {
             wild: profile.wild,
             changes: profile.changes,
             replicas: profile.replicas,
+            stays: profile.stays,
             reports: 0,
+            unstored: BTreeMap::new(),
             view: None,
         }
     }
@@ -417,10 +422,15 @@ impl Coordination {
             for &server in &view.alive {
                 let served = view.assignment.slices().iter();
                 let served = served.filter(|assigned| assigned.servers.contains(&server));
+                // What has little memory is idle, so that it is given ever more.
+                let idle = self.stays && server.0 <= SMALL as u64;
                 let slices = served.map(|assigned| SliceLoad {
                     slice: assigned.slice,
                     load: Load {
-                        cpu_shared: rng.below(100) as f64 / 200.0,
+                        cpu_shared: match rng.below(100) {
+                            _ if idle => 0.0,
+                            load => load as f64 / 200.0,
+                        },
                         ..Load::default()
                     },
                 });
@@ -431,7 +441,13 @@ impl Coordination {
                     version: view.assignment.version(),
                     slices: slices.collect(),
                     hot_keys: Vec::new(),
-                    unstored: Vec::new(),
+                    unstored: self
+                        .unstored
+                        .get(&server)
+                        .into_iter()
+                        .flatten()
+                        .map(|&(server, point)| Unstored { point, server })
+                        .collect(),
                 };
                 self.assigner.hear(now, report);
             }

@@ -32,6 +32,9 @@ struct Args {
     /// Many callers that change few keys from what is there, and give up now and then, in strong mode.
     #[arg(long, conflicts_with_all = ["pauses", "assigners", "rush", "windows"])]
     updates: bool,
+    /// Servers with little memory, while others die and drain one after another, in strong mode.
+    #[arg(long, conflicts_with_all = ["pauses", "assigners", "rush", "windows", "updates"])]
+    stays: bool,
 }
 
 fn main() -> ExitCode {
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
         () if args.assigners => Runs::Assigners,
         () if args.windows => Runs::Windows,
         () if args.updates => Runs::Updates,
+        () if args.stays => Runs::Stays,
         () => Runs::Any,
     };
     let begin = Instant::now();

@@ -26,6 +26,9 @@ pub enum Runs {
     /// Strong mode; many callers change few keys, each from what is there, and give up
     /// now and then.
     Updates,
+    /// Strong mode; some servers have little memory, so keys stay where they were, while
+    /// servers die and drain one after another.
+    Stays,
 }
 
 /// Runs one seed; `trace` receives a line for every step.
@@ -38,6 +41,7 @@ pub fn run_seed(runs: Runs, seed: u64, trace: Trace<'_>) -> Result<Stats, Violat
         Runs::Rush => Profile::rush(&mut rng),
         Runs::Windows => Profile::windows(&mut rng),
         Runs::Updates => Profile::updates(&mut rng),
+        Runs::Stays => Profile::stays(&mut rng),
     };
     let outcome = catch_unwind(AssertUnwindSafe(|| world::run(profile, rng, trace)));
     let violation = |property, message| Violation {

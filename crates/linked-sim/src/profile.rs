@@ -20,6 +20,8 @@ pub(crate) const LEASE: Duration = Duration::from_millis(1_500);
 pub(crate) fn believed(lease: Duration) -> Duration {
     lease * 9 / 10
 }
+/// Servers with little memory, where there are some.
+pub(crate) const SMALL: usize = 2;
 /// How much clocks differ at most, in millionths; the difference between the
 /// two leases covers it.
 pub(crate) const DRIFT_PPM_MAX: i64 = 20_000;
@@ -77,6 +79,13 @@ pub(crate) struct Profile {
     pub(crate) window_bytes: usize,
     /// Changes depend on what was there, and callers that give up say so.
     pub(crate) updates: bool,
+    /// The first servers have little memory, and of the others one dies or drains at a time,
+    /// when all is whole again.
+    pub(crate) stays: bool,
+    /// The assigner hears what servers cannot store.
+    pub(crate) unstored_told: bool,
+    /// Servers with even numbers speak as those did that did not say what they speak.
+    pub(crate) former: bool,
 }
 
 /// More than there ever is to send.
@@ -128,6 +137,9 @@ impl Profile {
             copies_min: rng.pick(&[1, 2, 2, 2]),
             window_bytes: WINDOW_WIDE,
             updates: false,
+            stays: false,
+            unstored_told: false,
+            former: false,
         };
         // Of every second seed; without another draw, so that seeds stay what they are.
         let window_bytes = match profile.keys % 4 {
@@ -140,6 +152,7 @@ impl Profile {
         let profile = Profile {
             window_bytes,
             room,
+            former: small && profile.keys.is_multiple_of(2),
             ..profile
         };
         if replication == Strong && rng.chance(300) {
@@ -231,6 +244,34 @@ impl Profile {
             picky: 0,
             updates: true,
             ..Profile::draw(rng)
+        }
+    }
+
+    /// Some servers have little memory, so keys stay where they were; and servers die, or
+    /// drain, each when all is whole again after the last one.
+    pub(crate) fn stays(rng: &mut Rng) -> Self {
+        let profile = Profile::draw(rng);
+        Profile {
+            replication: Replication::Strong,
+            servers: 6,
+            replicas: 2,
+            copies_min: 2,
+            keys: 6 + rng.below(10),
+            wild: false,
+            lost: 0,
+            repeated: 0,
+            late: 0,
+            unmarshallable: 0,
+            unreadable: 0,
+            picky: 0,
+            room: Some(rng.below(2)),
+            fault_every: Duration::from_millis(1_500),
+            bytes_per_second: u64::MAX,
+            window_bytes: WINDOW_WIDE,
+            stays: true,
+            unstored_told: rng.chance(512),
+            former: false,
+            ..profile
         }
     }
 

@@ -3,6 +3,7 @@
 
 use crate::violation::Property;
 use bytes::Bytes;
+use std::time::Duration;
 use trefoil_linklet_core::Loss;
 use trefoil_sharder::{AssignmentVersion, KeyPoint};
 
@@ -31,6 +32,8 @@ pub(crate) struct KeyTruth {
     pub(crate) copies: usize,
     /// How many servers had died then.
     pub(crate) deaths: usize,
+    /// When a map had a single server for it, or one that may have no room for a copy.
+    pub(crate) thin_at: Duration,
 }
 
 /// All of it.
@@ -51,6 +54,12 @@ impl Truth {
             truth.current = None;
             truth.copies = 0;
         }
+    }
+
+    /// All copies of a key were made anew since the last death, or should have been.
+    pub(crate) fn restored(&mut self, key: usize, deaths: usize) {
+        self.keys[key].copies = 2;
+        self.keys[key].deaths = deaths;
     }
 
     /// A new write of a key, which somebody asks for.

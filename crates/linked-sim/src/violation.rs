@@ -87,6 +87,7 @@ impl fmt::Display for Violation {
             Runs::Rush => "--rush ",
             Runs::Windows => "--windows ",
             Runs::Updates => "--updates ",
+            Runs::Stays => "--stays ",
         };
         write!(
             f,

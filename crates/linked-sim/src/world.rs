@@ -3,7 +3,7 @@
 use crate::callers::{Attempt, Caller, Outcome};
 use crate::coordination::{Coordination, Renewal, View};
 use crate::profile::{
-    DRIFT_PPM_MAX, END, FREEZE, LEASE, OWNED_AGAIN, PEACE, Profile, TROUBLE, believed,
+    DRIFT_PPM_MAX, END, FREEZE, LEASE, OWNED_AGAIN, PEACE, Profile, SMALL, TROUBLE, believed,
 };
 use crate::rng::Rng;
 use crate::server::Server;
@@ -15,7 +15,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 use std::sync::Arc;
 use std::time::Duration;
-use trefoil_linklet_core::{Effect, Extent, Frame, Loss, LossReason, Ticket, Uncertain};
+use trefoil_linklet_core::{Effect, Extent, Frame, Loss, LossReason, Ticket, Uncertain, Wire};
 use trefoil_sharder::{Assignment, KeyPoint, ServerId, Slice};
 
 /// The keys' names; static, since nothing is copied more often.
@@ -23,6 +23,12 @@ const NAMES: &[u8] = b"0123456789abcdef";
 
 /// One event in so many is followed by a look at all that a server has worked out.
 const OVERLOOKED_EVERY: u64 = 16;
+
+/// Copies that a map has are made within this time, where nothing else goes wrong.
+const RESTORED_IN: Duration = Duration::from_millis(600);
+
+/// What was refused for so long the assigner hears of.
+const REFUSED_FOR: Duration = Duration::from_millis(400);
 
 /// Receives a line for every step.
 pub(crate) type Trace<'a> = Option<&'a mut dyn FnMut(&str)>;
@@ -137,6 +143,7 @@ impl World<'_> {
                 epoch: None,
                 copies: 0,
                 deaths: 0,
+                thin_at: Duration::ZERO,
             });
         }
         for _ in 0..self.profile.servers {
@@ -149,7 +156,8 @@ impl World<'_> {
         }
         self.after(Duration::from_millis(50), Event::Assign);
         if !self.profile.fault_every.is_zero() {
-            self.after(Duration::from_millis(1_000), Event::Fault);
+            let first = if self.profile.stays { 1_600 } else { 1_000 };
+            self.after(Duration::from_millis(first), Event::Fault);
         }
         self.after(TROUBLE, Event::Calm);
         self.after(FREEZE, Event::Freeze);
@@ -163,7 +171,7 @@ impl World<'_> {
         let offset = self.rng.micros(0, 1_000_000_000);
         let id = ServerId(at as u64 + 1);
         let mut server = Server::new(id, &self.profile, drift, offset);
-        if self.calm {
+        if self.calm || (self.profile.stays && at >= SMALL) {
             server.memory.room = None;
         }
         if self.profile.picky > 0 && !self.calm {
@@ -259,6 +267,11 @@ impl World<'_> {
             Event::Frame(at, from, frame) => {
                 let server = &mut self.servers[at];
                 let clock = server.clock(self.now);
+                let former = self.profile.former && from.0 % 2 == 0;
+                let wire = if former { Wire::UNSAID } else { Wire::OWN };
+                if let Err(error) = server.core.meet(from, wire) {
+                    return Err((Property::Panic, error.to_string()));
+                }
                 server.core.receive(clock, &mut server.memory, from, *frame);
                 self.pump(at)
             }
@@ -499,6 +512,12 @@ impl World<'_> {
         self.after(Duration::from_millis(100), Event::Assign);
         let before = self.coordination.view.clone();
         let new_deals = self.coordination.new_deals;
+        if self.profile.unstored_told {
+            for server in self.servers.iter().filter(|server| server.is_up()) {
+                let refusals = server.core.refusals(server.clock(self.now), REFUSED_FOR);
+                self.coordination.unstored.insert(server.id, refusals);
+            }
+        }
         let expired = self.coordination.step(self.now, &mut self.rng, self.calm);
         for id in expired {
             trace!(self, "{id} has expired");
@@ -515,6 +534,13 @@ impl World<'_> {
         let Some(view) = self.coordination.view.clone() else {
             return;
         };
+        let small = |id: &ServerId| id.0 <= SMALL as u64;
+        for truth in &mut self.truth.keys {
+            let servers = &view.assignment.slice_of(truth.point).servers;
+            if servers.len() < 2 || servers[1..].iter().any(small) {
+                truth.thin_at = self.now;
+            }
+        }
         let news = before.is_none_or(|before| !Arc::ptr_eq(&before, &view));
         if !news {
             return;
@@ -571,6 +597,10 @@ impl World<'_> {
 
     fn fault(&mut self) {
         if self.calm {
+            return;
+        }
+        if self.profile.stays {
+            self.one_by_one();
             return;
         }
         let every = self.profile.fault_every.as_micros() as u64;
@@ -632,6 +662,36 @@ impl World<'_> {
                 self.coordination.fail_until(self.now + length);
             }
             _ => {}
+        }
+    }
+
+    /// One server dies, or is told to stop, when all is whole again after the last one.
+    /// Another one takes its place.
+    fn one_by_one(&mut self) {
+        self.after(self.profile.fault_every, Event::Fault);
+        let mut big = self.up();
+        big.retain(|&at| at >= SMALL && !self.servers[at].draining);
+        let at = self.rng.pick(&big);
+        if self.deaths > 0 && self.staying() == self.up().len() {
+            let id = self.servers[at].id;
+            trace!(self, "{id} drains");
+            self.servers[at].draining = true;
+        } else {
+            self.look_whether_restored();
+            self.crash(at);
+        }
+        self.start_server();
+    }
+
+    /// What has an owner has all of its copies again: so the next death loses nothing.
+    fn look_whether_restored(&mut self) {
+        for key in 0..self.truth.keys.len() {
+            let point = self.truth.keys[key].point;
+            let owns = |server: &Server| server.is_up() && server.token(point).is_some();
+            let thin_at = self.truth.keys[key].thin_at;
+            if self.now > thin_at + RESTORED_IN && self.servers.iter().any(owns) {
+                self.truth.restored(key, self.deaths);
+            }
         }
     }
 
@@ -829,6 +889,9 @@ impl World<'_> {
         }
         let up = self.up();
         if up.len() > 1 {
+            if self.profile.stays {
+                self.look_whether_restored();
+            }
             let at = self.rng.pick(&up);
             self.crash(at);
         }

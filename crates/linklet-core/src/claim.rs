@@ -9,6 +9,7 @@ use crate::message::{Chunk, ChunkKind, Claim, ClaimAnswer, Entry, Message};
 use crate::mutants::{self, Mutant};
 use crate::ranges::{RangeMap, RangeSet, common, differing, in_order, joined, overlapping};
 use crate::values::{NotStored, Values};
+use crate::wire::Wire;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -46,6 +47,10 @@ impl Answer {
 }
 
 impl MyClaim {
+    pub(crate) fn has_asked(&self, server: ServerId) -> bool {
+        self.asked.contains(&server)
+    }
+
     /// Who has said that it has this key, or may have it back.
     pub(crate) fn holders(&self, point: KeyPoint) -> impl Iterator<Item = ServerId> {
         let answers = self.answers.iter();
@@ -75,6 +80,8 @@ impl Core {
     /// What this server is to have by its assignment, and has not, is claimed
     /// from everybody: who had it before need not be who the former map says.
     pub(crate) fn claim_anew(&mut self, now: Duration, before: Option<&Assignment>) {
+        // What was not taken may be somebody else's now.
+        self.answer_late(now, Duration::MAX);
         let Some(map) = self.map.current() else {
             return;
         };
@@ -453,6 +460,11 @@ impl Core {
         }
         let mut intact = RangeSet::of(chunk.ranges.iter().copied());
         let refused = self.store_chunk(values, chunk.entries, &mut intact);
+        let in_part = chunk.kind == ChunkKind::Authority && !refused.is_empty();
+        if in_part && !self.knows(from, Wire::IN_PART) {
+            self.leave_whole(now, values, from, id, &chunk.ranges, &refused);
+            return;
+        }
         let mut taken = RangeSet::of(chunk.ranges.iter().copied());
         taken.remove_all(refused.keys().map(|&point| Slice::of_point(point)));
         let ranges = taken.slices();
@@ -476,6 +488,7 @@ impl Core {
                 // Eventual: what the former owner had not told all copies.
                 self.touched.extend(chunk.unsettled);
                 if refused.is_empty() {
+                    self.note_taken();
                     self.say(now, from, Message::Taken { chunk: id });
                     return;
                 }

@@ -13,12 +13,12 @@
 use crate::message::{
     Chunk, ChunkKind, Claim, ClaimAnswer, CopyOrder, Entry, Frame, Message, Operation,
 };
+use crate::wire::Wire;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use trefoil_sharder::{AssignmentVersion, KeyPoint, ServerId, Slice};
 
-/// The first byte of every frame. 2: replicas and new owners refuse what they cannot
-/// store, and values carry the history of the database's log.
-const FORMAT: u8 = 2;
+/// The first byte of every frame.
+const FORMAT: u8 = Wire::OWN.major;
 
 /// A longer frame is refused.
 pub const FRAME_BYTES_MAX: usize = 1 << 30;

@@ -7,6 +7,7 @@ use crate::message::{CopyOrder, Entry, Message, Operation};
 use crate::mutants::{self, Mutant};
 use crate::ranges::{RangeSet, in_order};
 use crate::values::{NotStored, Values};
+use crate::wire::Wire;
 use bytes::Bytes;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -101,7 +102,9 @@ impl Core {
                 id,
                 points: failed,
                 kept,
-                no_room: reasons.iter().all(|why| *why == Some(NotStored::NoRoom)),
+                // One that does not know of it would read from it that nothing is kept.
+                no_room: self.knows(from, Wire::IN_PART)
+                    && reasons.iter().all(|why| *why == Some(NotStored::NoRoom)),
             },
             None => Message::CopyDone { id },
             Some(newest) => Message::CopyRefused {

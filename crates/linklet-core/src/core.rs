@@ -16,6 +16,7 @@ use crate::settle::Proposals;
 use crate::table::{SEGMENTS, Segment, Stale, Status, Table, points_of};
 use crate::unmoved::{Unmoved, Unstored};
 use crate::values::{NotStored, Values};
+use crate::wire::{Wire, WireError};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -48,6 +49,8 @@ pub struct Core {
     pub(crate) farewell: Option<(u64, BTreeSet<ServerId>)>,
 
     pub(crate) links: BTreeMap<ServerId, Link>,
+    /// What others speak that have said it.
+    wires: BTreeMap<ServerId, Wire>,
     /// Dead for ever.
     pub(crate) gone: BTreeSet<ServerId>,
     /// The newest assignment that each has claimed by.
@@ -149,6 +152,7 @@ impl Core {
             drained: false,
             farewell: None,
             links: BTreeMap::new(),
+            wires: BTreeMap::new(),
             gone: BTreeSet::new(),
             heard: BTreeMap::new(),
             lived: BTreeMap::new(),
@@ -276,17 +280,23 @@ impl Core {
             .copied()
             .collect();
         self.alive = living;
+        let mut asked_died = false;
         for server in known {
             let newer = self
                 .lived
                 .get(&server)
                 .is_some_and(|&lived| lived > version);
             if !self.alive.contains(&server) && !newer {
+                asked_died |= self.claim.as_ref().is_some_and(|c| c.has_asked(server));
                 self.bury(now, server, values);
             }
         }
+        self.look_at_staying();
         if learned == Learned::Adopted {
             self.adopt(now, before.as_ref());
+        } else if asked_died {
+            // It may have had copies made since the others answered.
+            self.claim_anew(now, before.as_ref());
         }
         if self.learn.is_some_and(|(wanted, _)| wanted <= version) {
             self.learn = None;
@@ -340,6 +350,22 @@ impl Core {
         self.look_at_lease(now);
         self.conclude(now, values);
         self.run(now, values);
+    }
+
+    /// Hears what a server speaks, before its first frame: what both know is used from now
+    /// on. One that is never met is taken for one of before versions were said. Frames of
+    /// one with which there is no understanding are not to be taken.
+    pub fn meet(&mut self, peer: ServerId, wire: Wire) -> Result<Wire, WireError> {
+        let agreed = Wire::agree(wire)?;
+        if !self.gone.contains(&peer) {
+            self.wires.insert(peer, agreed);
+        }
+        Ok(agreed)
+    }
+
+    /// Whether a server knows what there is since a version.
+    pub(crate) fn knows(&self, peer: ServerId, since: Wire) -> bool {
+        self.wires.get(&peer).copied().unwrap_or(Wire::UNSAID) >= since
     }
 
     /// Takes a frame from another server.
@@ -687,6 +713,7 @@ impl Core {
     fn bury(&mut self, now: Duration, server: ServerId, values: &mut dyn Values) {
         self.gone.insert(server);
         self.links.remove(&server);
+        self.wires.remove(&server);
         self.fill_waiting.remove(&server);
         self.giving.remove(&server);
         self.heard.remove(&server);
@@ -720,6 +747,7 @@ impl Core {
         if self.gone.contains(&to) {
             return;
         }
+        debug_assert!(self.knows(to, message.since()), "to {to}: {message:?}");
         let link = self.links.entry(to).or_default();
         let frame = link.send(now, self.config.resend_after, haste, message);
         self.effects.push_back(Effect::Send { to, frame });

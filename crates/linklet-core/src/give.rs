@@ -140,6 +140,9 @@ impl Core {
                 self.stale.range(*slice);
                 self.follow_stale.range(*slice);
             }
+            // Who waits for what was about to be sent again: it is somebody else's now, or stays.
+            let parts: Vec<Slice> = changed.iter().flatten().copied().collect();
+            self.wake(&parts);
             if !changed.iter().all(Vec::is_empty) {
                 self.leaving.remove(within);
                 for (slice, &to) in leaving.iter() {
@@ -363,6 +366,7 @@ impl Core {
             holders,
             unsettled,
         };
+        self.tell_newest(now, to);
         self.say_with(now, to, haste, Message::Chunk(chunk));
         true
     }
@@ -509,5 +513,7 @@ impl Core {
             self.hear_taken(now, values, server, chunk);
         }
         self.redirect_claims(&claimed.map_or(Vec::new(), |claim| claim.ranges));
+        // Who waited for its answer.
+        self.wake_unwanted();
     }
 }

@@ -47,7 +47,7 @@
 //!    newest map known; where that is this server it waits, or is sent to who has
 //!    what this one could not store. So stable maps redirect at most once.
 //! 9. Strong: what its next owner cannot store stays with its owner, or stays a copy
-//!    where there is none.
+//!    where there is none. Its owner sees to its copies: by the map, or at others if need be.
 //!
 //! `trefoil-linked-sim` checks all of it with everything going wrong.
 //!
@@ -87,6 +87,7 @@
 //!                       Values: publish, scan, get, store, forget, settle ◄────┘
 //! ```
 //!
+//! * Before the first frame of a server `meet` says what its release speaks.
 //! * Call anything, then `poll` until it returns `None`. Call `tick` at
 //!   [`Core::next_tick`], and before anything else when it is overdue. It is due at
 //!   once, again and again, while there are chunks to make: whoever has something
@@ -113,7 +114,7 @@
 //! | `serve`, `table` | what becomes of a request |
 //! | `recover` | sending copies to who takes over from a dead owner |
 //! | `drain` | seeing that nothing is left |
-//! | `link`, `message`, `codec` | what servers say to each other, and how it arrives |
+//! | `link`, `message`, `codec`, `wire` | what servers say to each other, how it arrives, and what other releases know of it |
 //! | `ranges` | facts about ranges of the key space |
 
 mod bulk;
@@ -140,6 +141,7 @@ mod settle;
 mod table;
 mod unmoved;
 mod values;
+mod wire;
 
 pub use crate::core::Core;
 pub use codec::{DecodeError, FRAME_BYTES_MAX};
@@ -151,3 +153,4 @@ pub use message::{
 };
 pub use table::{Status, Table};
 pub use values::{Limit, NotStored, Scan, Values};
+pub use wire::{Wire, WireError};

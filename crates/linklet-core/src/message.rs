@@ -6,6 +6,7 @@
 //! across broken connections. `Frame::encode` and `Frame::decode` are the
 //! bytes on the wire.
 
+use crate::wire::Wire;
 use bytes::Bytes;
 use trefoil_sharder::{AssignmentVersion, KeyPoint, ServerId, Slice};
 
@@ -244,6 +245,16 @@ pub enum CopyOrder {
 }
 
 impl Message {
+    /// Who speaks an earlier version does not know it.
+    pub fn since(&self) -> Wire {
+        match self {
+            Message::TakenInPart { .. } | Message::CopyFailed { no_room: true, .. } => {
+                Wire::IN_PART
+            }
+            _ => Wire::UNSAID,
+        }
+    }
+
     /// About how many bytes it takes.
     pub fn bytes(&self) -> usize {
         let of = |entries: &[Entry]| -> usize {

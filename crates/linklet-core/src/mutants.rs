@@ -47,6 +47,8 @@ pub enum Mutant {
     UnstoredLost,
     /// Who cannot store what it is to own forgets the copy that it had.
     UnstoredCopyForgotten,
+    /// Nobody sees to the copies of what its next owner cannot store.
+    StayedNotCopied,
     /// Copies for who takes over are all sent at once.
     WindowIgnored,
     /// An assigner knows nothing of the longer leases of the one before it.
@@ -63,7 +65,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every mutant.
-    pub const ALL: [Mutant; 25] = [
+    pub const ALL: [Mutant; 26] = [
         Mutant::NotEverybodyAsked,
         Mutant::PromiseForgotten,
         Mutant::ServedInTransit,
@@ -86,6 +88,7 @@ impl Mutant {
         Mutant::StruckOffReturns,
         Mutant::UnstoredLost,
         Mutant::UnstoredCopyForgotten,
+        Mutant::StayedNotCopied,
         Mutant::WindowIgnored,
         Mutant::ClockStopsAsleep,
         Mutant::TurnEndsWithItsCaller,

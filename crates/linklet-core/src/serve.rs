@@ -104,6 +104,14 @@ impl Core {
         }
     }
 
+    /// Who was sent a key that this server had, and has not answered: who asks for it waits
+    /// for that.
+    pub fn sent_to(&self, point: KeyPoint) -> Option<ServerId> {
+        let chunk = self.transit_at.get(point)?;
+        let transit = self.transit.get(chunk)?;
+        (transit.owned.has(point) && !self.wanted.has(point)).then_some(transit.to)
+    }
+
     /// The driver no longer waits for this request.
     pub fn forget_request(&mut self, ticket: Ticket) {
         self.parked.retain(|_, tickets| {

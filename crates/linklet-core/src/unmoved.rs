@@ -11,6 +11,8 @@ use crate::core::Core;
 use crate::effect::Effect;
 use crate::give::Transit;
 use crate::link::Haste;
+use crate::message::{ClaimAnswer, Message};
+use crate::mutants::{self, Mutant};
 use crate::part::Part;
 use crate::pause::{Pause, RETRY_POINTS, a_few_behind};
 use crate::ranges::{RangeMap, RangeSet, joined};
@@ -18,7 +20,7 @@ use crate::values::{Limit, NotStored, Values};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
 use std::time::Duration;
-use trefoil_sharder::{KeyPoint, ServerId, Slice};
+use trefoil_sharder::{AssignmentVersion, KeyPoint, ServerId, Slice};
 
 /// What one claimant could not store.
 #[derive(Debug)]
@@ -32,6 +34,8 @@ pub(crate) struct Unmoved {
     pause: Pause,
     /// None: some of it is to be sent when it is its turn.
     retry_at: Option<Duration>,
+    /// What it was told that this server goes by, since.
+    told: Option<AssignmentVersion>,
 }
 
 impl Unmoved {
@@ -54,6 +58,12 @@ pub(crate) struct Unstored {
     /// Nobody's: copies of it are to be asked for again, then.
     recovered: RangeSet,
     recover_at: Option<Duration>,
+    /// Since when it could not be stored here, where nobody else says so: it is nobody's, or
+    /// its owner does not know.
+    lacking: BTreeMap<KeyPoint, Duration>,
+    /// Chunks that are not taken, and of which the sender hears then.
+    late: Vec<(Duration, ServerId, u64)>,
+    late_pause: Pause,
     /// Of these, what was asked for again last.
     tried: RangeSet,
     /// Up to here; all have their turn.
@@ -79,9 +89,11 @@ impl Unstored {
     pub(crate) fn forget(&mut self, slice: Slice) {
         self.at.remove(slice);
         self.recovered.remove(slice);
+        self.lacking.retain(|&point, _| !slice.contains(point));
     }
 
     pub(crate) fn forget_server(&mut self, server: ServerId) {
+        self.late.retain(|(_, from, _)| *from != server);
         let its = self.at.iter().filter(|&(_, at)| *at == server);
         let its: Vec<Slice> = its.map(|(slice, _)| slice).collect();
         self.at.remove_all(its.into_iter());
@@ -97,6 +109,7 @@ impl Unstored {
         for gap in recovered.iter().flat_map(|&slice| wanted.gaps(slice)) {
             self.recovered.remove(gap);
         }
+        self.lacking.retain(|&point, _| wanted.has(point));
     }
 }
 
@@ -106,6 +119,51 @@ impl Core {
     pub(crate) fn is_sent_again(&self, to: ServerId, point: KeyPoint) -> bool {
         let unmoved = self.unmoved.get(&to);
         unmoved.is_some_and(|unmoved| unmoved.points.contains_key(&point))
+    }
+
+    /// What stays here for now though the map gives it to somebody else, in a range: its
+    /// owner is to see to its copies.
+    pub(crate) fn staying(&self, within: Slice) -> BTreeSet<KeyPoint> {
+        let Some(map) = self.map.current() else {
+            return BTreeSet::new();
+        };
+        if mutants::is(Mutant::StayedNotCopied) {
+            return BTreeSet::new();
+        }
+        let unmoved = self.unmoved.values();
+        let points = unmoved.flat_map(|u| u.points.range(within.start()..=within.last()));
+        let is_here = |point| self.owned.has(point) && !self.leaving.has(point);
+        let stays = |&point: &KeyPoint| {
+            is_here(point) && map.slice_of(point).servers.first() != Some(&self.me)
+        };
+        points.map(|(&point, _)| point).filter(stays).collect()
+    }
+
+    pub(crate) fn is_staying(&self, point: KeyPoint) -> bool {
+        !self.staying(Slice::of_point(point)).is_empty()
+    }
+
+    /// Where copies of what stays are to be depends on all of the map, and on who is alive.
+    pub(crate) fn look_at_staying(&mut self) {
+        for point in self.unmoved.values().flat_map(|u| u.points.keys()) {
+            self.follow_stale.range(Slice::of_point(*point));
+        }
+    }
+
+    /// Copies of what stays are made after its claim was answered, at servers that may have
+    /// come since. Who hears of them with a chunk has to know first that they may be newer
+    /// than all that it knows: else it would take them for dead.
+    pub(crate) fn tell_newest(&mut self, now: Duration, to: ServerId) {
+        let newest = self.newest_heard();
+        if let Some(unmoved) = self.unmoved.get_mut(&to).filter(|u| u.told < newest) {
+            unmoved.told = newest;
+            // Of no claim: it says nothing else.
+            let answer = ClaimAnswer {
+                newest,
+                ..ClaimAnswer::default()
+            };
+            self.say(now, to, Message::ClaimAnswer(answer));
+        }
     }
 
     /// Takes out of what leaves what is not sent for now, in a range.
@@ -142,6 +200,7 @@ impl Core {
                 last: KeyPoint(u64::MAX),
                 pause: Pause::default(),
                 retry_at: Some(retry_at),
+                told: None,
             });
             for &point in &points {
                 unmoved.points.entry(point).or_insert(now);
@@ -201,11 +260,13 @@ impl Core {
     /// When something is to be tried again.
     pub(crate) fn unmoved_at(&self) -> Option<Duration> {
         let given = self.unmoved.values().filter_map(|u| u.retry_at);
-        given.chain(self.unstored.recover_at).min()
+        let late = self.unstored.late.iter().map(|(at, ..)| *at);
+        given.chain(self.unstored.recover_at).chain(late).min()
     }
 
     /// Tries again what its next owner, or this one, could not store.
     pub(crate) fn try_unmoved_again(&mut self, now: Duration, values: &mut dyn Values) {
+        self.answer_late(now, now);
         if self.unstored.recover_at.is_some_and(|at| now >= at) {
             let unstored = &mut self.unstored;
             let last = unstored.last.unwrap_or(KeyPoint(u64::MAX));
@@ -271,6 +332,13 @@ impl Core {
         unmoved.retry_at = Some(unmoved.pause.end(now, &self.config));
         let mut again = unmoved.next();
         unmoved.last = again.last().copied().unwrap_or(unmoved.last);
+        // Copies of these may find room by now, too.
+        for follower in self.followers.values_mut() {
+            follower.offer_again(&again);
+        }
+        for &point in &again {
+            self.follow_stale.range(Slice::of_point(point));
+        }
         // Those with commits under way have to wait for them.
         again.retain(|&point| self.proposals.apart(Slice::of_point(point)).1.is_empty());
         self.release(to, &again);
@@ -337,12 +405,14 @@ impl Core {
         }
     }
 
-    /// Points that servers which are to own them could not store, and from when on.
+    /// Points that servers which are to own them could not store, and from when on: this
+    /// one, too, where nobody has them.
     pub(crate) fn unmoved(
         &self,
     ) -> impl Iterator<Item = (ServerId, &BTreeMap<KeyPoint, Duration>)> {
         let unmoved = self.unmoved.iter();
-        unmoved.map(|(&server, unmoved)| (server, &unmoved.points))
+        let unmoved = unmoved.map(|(&server, unmoved)| (server, &unmoved.points));
+        unmoved.chain([(self.me, &self.unstored.lacking)])
     }
 
     /// What somebody sent could not be stored here, and is his.
@@ -376,8 +446,46 @@ impl Core {
         self.unstored.recover_at.get_or_insert(again);
         for &point in refused.keys() {
             self.unstored.recovered.add(Slice::of_point(point));
+            self.unstored.lacking.entry(point).or_insert(now);
         }
         self.tell_unstored(from, refused);
+    }
+
+    /// A chunk was taken: there may be room for the next one, too.
+    pub(crate) fn note_taken(&mut self) {
+        self.unstored.late_pause = Pause::default();
+    }
+
+    /// Some of a chunk could not be stored, and its sender does not know that a chunk can be
+    /// taken in part: it is not taken at all. It would be sent again at once, so the answer
+    /// waits; the longer the more often that happens. Nobody serves the keys meanwhile.
+    pub(crate) fn leave_whole(
+        &mut self,
+        now: Duration,
+        values: &mut dyn Values,
+        from: ServerId,
+        chunk: u64,
+        ranges: &[Slice],
+        refused: &BTreeMap<KeyPoint, NotStored>,
+    ) {
+        for gap in ranges.iter().flat_map(|&slice| self.copies.gaps(slice)) {
+            values.forget(gap);
+        }
+        for &point in refused.keys() {
+            self.unstored.lacking.entry(point).or_insert(now);
+        }
+        let at = self.unstored.late_pause.end(now, &self.config);
+        self.unstored.late_pause.lengthen(&self.config);
+        self.unstored.late.push((at, from, chunk));
+        self.tell_unstored(from, refused);
+    }
+
+    /// Tells senders of chunks that they were not taken, if it is time by then.
+    pub(crate) fn answer_late(&mut self, now: Duration, due: Duration) {
+        let due = self.unstored.late.extract_if(.., |(at, ..)| *at <= due);
+        for (_, from, chunk) in due.collect::<Vec<_>>() {
+            self.say(now, from, Message::NotTaken { chunk });
+        }
     }
 
     fn tell_unstored(

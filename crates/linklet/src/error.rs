@@ -52,6 +52,19 @@ pub enum Error {
         /// For how long it was waited.
         waited: Duration,
     },
+    /// The key has been sent to the server that is to own it, which has not answered in time:
+    /// it hangs, or cannot be reached. Either has it once that has answered, or is dead: try
+    /// again.
+    #[error(
+        "the key has been sent to {to}, which is to own it and has not answered after \
+         {waited:?}: try again"
+    )]
+    Sent {
+        /// The next owner.
+        to: ServerId,
+        /// For how long it was waited.
+        waited: Duration,
+    },
     /// This server's lease has run out and the coordination does not renew it.
     #[error(
         "the lease of this server has run out, and the coordination does not renew it: \
@@ -228,6 +241,7 @@ impl From<Error> for Status {
                 .status();
             }
             Error::Moving { .. }
+            | Error::Sent { .. }
             | Error::NoLease
             | Error::TooFewCopies { .. }
             | Error::NotMember

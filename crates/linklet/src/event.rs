@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::mpsc::{self, error::TrySendError};
-use trefoil_linklet_core::{Extent, Loss, LossReason};
+use trefoil_linklet_core::{Extent, Loss, LossReason, WireError};
 use trefoil_sharder::{AssignmentVersion, KeyPoint, ServerId, Slice};
 
 /// Why values are gone.
@@ -160,6 +160,12 @@ pub trait Listener: Send + Sync + 'static {
         let _ = id;
     }
 
+    /// Another server is of a release that this one cannot talk with: nothing of it is taken.
+    /// Told once for each.
+    fn not_understood(&self, peer: ServerId, error: WireError) {
+        let _ = (peer, error);
+    }
+
     /// The listeners were so slow that this many events could not be kept for
     /// them: slices may have been gained or lost, and values too.
     fn missed(&self, events: u64) {
@@ -219,6 +225,7 @@ pub(crate) enum Event {
     Evicted(Vec<Eviction>),
     Drained,
     Rejoined(ServerId),
+    NotUnderstood(ServerId, WireError),
 }
 
 /// Calls the listeners until the linklet is gone.
@@ -241,6 +248,7 @@ pub(crate) async fn tell(mut events: Heard, listeners: Vec<Arc<dyn Listener>>) {
                 Event::Evicted(evictions) => listener.evicted(evictions),
                 Event::Drained => listener.drained(),
                 Event::Rejoined(id) => listener.rejoined(*id),
+                Event::NotUnderstood(peer, error) => listener.not_understood(*peer, *error),
             }));
             if let Err(payload) = told {
                 let text = crate::marshal::panic_text(&*payload);

@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use trefoil_coordination::{Session, View};
 use trefoil_linklet_core::{
-    Commit, Config, ConfigError, Core, Effect, NotStored, Ticket, Uncertain,
+    Commit, Config, ConfigError, Core, Effect, NotStored, Ticket, Uncertain, Wire, WireError,
 };
 use trefoil_sharder::{
     AssignmentVersion, MemberState, REPORT_UNSTORED_MAX, ServerId, Slice, Unstored,
@@ -45,6 +45,8 @@ pub(crate) struct Life<V> {
     waiting: HashMap<Ticket, oneshot::Sender<()>>,
     proposed: HashMap<Ticket, Proposed>,
     lease_told: Duration,
+    /// Peers of releases that this one cannot talk with.
+    not_understood: BTreeSet<ServerId>,
     /// About to stop, and has said so.
     leaving: bool,
     pub(crate) drained: bool,
@@ -79,6 +81,7 @@ impl<V: Send + Sync + 'static> Life<V> {
             waiting: HashMap::new(),
             proposed: HashMap::new(),
             lease_told: Duration::ZERO,
+            not_understood: BTreeSet::new(),
             leaving: false,
             drained: false,
             replaced: false,
@@ -99,6 +102,23 @@ impl<V: Send + Sync + 'static> Life<V> {
         }
         self.objects.store.facts.follow(&self.core);
         result
+    }
+
+    /// Hears what another server speaks, before its frames.
+    pub(crate) fn meet(&mut self, peer: ServerId, wire: Wire) -> Result<(), WireError> {
+        let agreed = self.core.meet(peer, wire);
+        match agreed {
+            Ok(agreed) if agreed < Wire::OWN => {
+                tracing::info!(%peer, %agreed, "a peer of another release: both say what both know");
+            }
+            // It tries again and again.
+            Err(error) if self.not_understood.insert(peer) => {
+                tracing::error!(%peer, %error, "nothing of a peer is taken");
+                self.objects.store.tell(Event::NotUnderstood(peer, error));
+            }
+            _ => {}
+        }
+        agreed.map(drop)
     }
 
     fn carry_out(&mut self, effect: Effect) {

@@ -18,6 +18,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Endpoint;
 use trefoil_channel::{Security, failure_text};
 use trefoil_coordination::{Session, View};
+use trefoil_linklet_core::Wire;
 use trefoil_sharder::ServerId;
 
 /// Frames that wait for one peer. The protocol's window bounds their bytes; a
@@ -77,6 +78,8 @@ impl Peers {
                 corpus: self.corpus.clone(),
                 from: self.me.0,
                 to: to.0,
+                wire_major: Wire::OWN.major.into(),
+                wire_minor: Wire::OWN.minor.into(),
             };
             let task = self.runtime.spawn(deliver(
                 hello,

@@ -3,7 +3,7 @@
 
 use crate::Linklet;
 use crate::generated::peer_server::{Peer, PeerServer};
-use crate::generated::{Parcel, Receipt};
+use crate::generated::{Hello, Parcel, Receipt};
 use crate::linklet::Inner;
 use crate::peers::MESSAGE_BYTES_MAX;
 use bytes::Bytes;
@@ -11,11 +11,14 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use tonic::{Request, Response, Status, Streaming};
 use trefoil_channel::{Right, Security, permit};
-use trefoil_linklet_core::Frame;
+use trefoil_linklet_core::{Frame, Wire};
 use trefoil_sharder::ServerId;
 
 /// Where frames of one corpus go.
 trait Receive: Send + Sync {
+    /// Hears what a server speaks that is about to send frames; `Err` ends the stream.
+    fn meet(&self, from: ServerId, to: ServerId, wire: Wire) -> Result<(), Status>;
+
     /// Takes a frame; `Err` ends the stream.
     fn receive(&self, from: ServerId, to: ServerId, frame: Bytes) -> Result<(), Status>;
 }
@@ -55,7 +58,34 @@ impl PeerService {
     }
 }
 
+/// What a server says that it speaks.
+fn wire_of(hello: &Hello) -> Wire {
+    let part = |part: u32| u8::try_from(part).unwrap_or(u8::MAX);
+    match (hello.wire_major, hello.wire_minor) {
+        (0, 0) => Wire::UNSAID,
+        (major, minor) => Wire {
+            major: part(major),
+            minor: part(minor),
+        },
+    }
+}
+
+fn former_life(to: ServerId) -> Status {
+    Status::failed_precondition(format!("{to} is a former life of this server"))
+}
+
 impl<V: Send + Sync + 'static> Receive for Weak<Inner<V>> {
+    fn meet(&self, from: ServerId, to: ServerId, wire: Wire) -> Result<(), Status> {
+        let inner = self
+            .upgrade()
+            .ok_or_else(|| Status::unavailable("the linklet has ended"))?;
+        let mut life = inner.life();
+        let present = life.as_mut().filter(|life| life.session.server_id() == to);
+        let life = present.ok_or_else(|| former_life(to))?;
+        life.meet(from, wire)
+            .map_err(|error| Status::failed_precondition(error.to_string()))
+    }
+
     fn receive(&self, from: ServerId, to: ServerId, frame: Bytes) -> Result<(), Status> {
         let inner = self
             .upgrade()
@@ -73,9 +103,7 @@ impl<V: Send + Sync + 'static> Receive for Weak<Inner<V>> {
                 }
                 Ok(())
             }
-            None => Err(Status::failed_precondition(format!(
-                "{to} is a former life of this server"
-            ))),
+            None => Err(former_life(to)),
         }
     }
 }
@@ -97,6 +125,9 @@ impl Peer for PeerService {
                         self.corpora.keys().cloned().collect::<Vec<_>>().join(", ")
                     ))
                 })?;
+                permit(security, &extensions, Right::Serve(&hello.corpus))?;
+                let (from, to) = (ServerId(hello.from), ServerId(hello.to));
+                corpus.meet(from, to, wire_of(&hello))?;
                 opened = Some((corpus, security, hello));
             }
             let Some((corpus, security, hello)) = &opened else {

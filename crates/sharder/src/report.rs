@@ -111,8 +111,9 @@ pub struct HotKey {
     pub load: Load,
 }
 
-/// A copy that a server could not store, for some seconds already: unreadable to its
-/// release, or no room. Said by the owner.
+/// What a server could not store though it is to own it or to have a copy, for some seconds
+/// already: unreadable to its release, or no room. Said by who has it; and by the server
+/// itself of what it is to own and nobody else owns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Unstored {
     /// A key point for which that is so.
@@ -134,7 +135,7 @@ pub struct ServerReport {
     pub slices: Vec<SliceLoad>,
     /// The keys that it spent most on, in any order.
     pub hot_keys: Vec<HotKey>,
-    /// Copies of its keys that others cannot store.
+    /// What others cannot store of what it has, and what it cannot store of what it is to own.
     pub unstored: Vec<Unstored>,
 }
 

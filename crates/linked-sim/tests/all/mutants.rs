@@ -1,5 +1,5 @@
 //! Every safety rule is broken once, and the simulator must notice: within a
-//! bounded number of seeds, by a property that the rule protects. Five are broken
+//! bounded number of seeds, by a property that the rule protects. Six are broken
 //! in scenarios of trefoil-linklet-core instead: `SCRIPTED`.
 
 use trefoil_linked_sim::{Property, Runs, run_seed};
@@ -7,12 +7,13 @@ use trefoil_linklet_core::mutants::{self, Mutant};
 
 /// The simulator does not meet the cases of these within `SEEDS`, rushing or not.
 /// What is kept in memory is no matter of the simulator's.
-const SCRIPTED: [Mutant; 5] = [
+const SCRIPTED: [Mutant; 6] = [
     Mutant::DroppedToGive,
     Mutant::TakenBackByHalf,
     Mutant::ForgottenWhenBack,
     Mutant::UnsettledServed,
     Mutant::WindowIgnored,
+    Mutant::StayedNotCopied,
 ];
 
 /// Seeds within which a broken rule must show.

@@ -58,6 +58,15 @@ fn changes_that_depend_on_what_is_there() {
     assert!(stats.moves > 1_000 && stats.replaced > 50, "{stats:?}");
 }
 
+/// Servers without room, so that keys stay where they were, while others die and drain one
+/// after another: what has an owner when one dies is not lost by that.
+#[test]
+fn deaths_apart_in_time_while_keys_stay() {
+    let stats = clean(Runs::Stays, 7_000_000, 600);
+    assert!(stats.commits > 5_000 && stats.crashes > 1_000, "{stats:?}");
+    assert!(stats.unmoved > 1_000 && stats.drains > 300, "{stats:?}");
+}
+
 /// Two assigners that lead in turn and grant leases of different lengths, or one
 /// whose store forgets everything.
 #[test]

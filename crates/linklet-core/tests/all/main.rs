@@ -1,4 +1,5 @@
 //! The tests of `trefoil-linklet-core` from outside, as one program: a module for each subject.
 
 mod cluster;
+mod former;
 mod scenarios;

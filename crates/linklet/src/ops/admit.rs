@@ -143,8 +143,31 @@ impl<V: Send + Sync + 'static> Linklet<V> {
                     Err(error) => self.again(error)?,
                 }
             };
-            wait.until(pause).await?;
+            self.wait_until(key, wait, pause).await?;
         }
+    }
+
+    /// Waits until it is worth another attempt, or says what it waited for.
+    pub(crate) async fn wait_until(
+        &self,
+        key: Key<'_>,
+        wait: &mut Wait,
+        pause: Pause<'_, V>,
+    ) -> Result<(), Error> {
+        let Err(error) = wait.until(pause).await else {
+            return Ok(());
+        };
+        let Error::Moving { waited } = error else {
+            return Err(error);
+        };
+        let life = self.inner().life();
+        let to = life
+            .as_ref()
+            .and_then(|life| life.core().sent_to(key.point()));
+        Err(match to {
+            Some(to) => Error::Sent { to, waited },
+            None => Error::Moving { waited },
+        })
     }
 
     /// A copy does not know the answer.

@@ -135,7 +135,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
                     Err(error) => self.again(error)?,
                 }
             };
-            wait.until(pause).await?;
+            self.wait_until(key, wait, pause).await?;
         }
     }
 }

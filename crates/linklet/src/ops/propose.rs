@@ -400,7 +400,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
                     }
                 }
             };
-            wait.until(pause).await?;
+            self.wait_until(key, wait, pause).await?;
         }
     }
 }

@@ -5,6 +5,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, 
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio_stream::{Stream, StreamExt as _};
@@ -13,8 +14,10 @@ use trefoil_coordination::{
     AssignerClient, AssignerServer, CoordinationError, JoinOptions, NodeOptions, ServerInfo,
     Session, StoreAddress, Watcher,
 };
-use trefoil_linklet::{Drained, Linklet, PlainMarshal, Security, StartError};
-use trefoil_sharder::{Capacity, Freeze};
+use trefoil_linklet::{
+    Drained, Linklet, Listener, PlainMarshal, Security, StartError, Wire, WireError,
+};
+use trefoil_sharder::{Capacity, Freeze, ServerId};
 use trefoil_tls::{Certificate, Role, corpus_urn};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -196,6 +199,10 @@ struct Hello {
     from: u64,
     #[prost(fixed64, tag = "3")]
     to: u64,
+    #[prost(uint32, tag = "4")]
+    wire_major: u32,
+    #[prost(uint32, tag = "5")]
+    wire_minor: u32,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -212,6 +219,9 @@ fn parcel(to: u64, frames: Vec<Vec<u8>>) -> Parcel {
             corpus: CORPUS.to_owned(),
             from: 5,
             to,
+            // As servers did that did not say what they speak.
+            wire_major: 0,
+            wire_minor: 0,
         }),
         frames,
     }
@@ -280,6 +290,59 @@ async fn frames_are_taken_from_servers_of_the_corpus_only() {
     // In the clear there is no connection: TLS is spoken there, and nothing else.
     let plain = send(&peer, id, &Security::Loopback).await.unwrap_err();
     assert_ne!(plain.code(), Code::InvalidArgument, "{plain}");
+}
+
+/// Servers say what they speak with the first parcel. Of a release that cannot be
+/// understood nothing is taken, and both sides are told why; a newer one of the same first
+/// number, and one that says nothing, are heard.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_of_another_release_is_told_so() {
+    let (_assigner, address) = assigner(Security::Loopback).await;
+    let heard = Arc::new(NotUnderstood::default());
+    let listener = Arc::clone(&heard) as Arc<dyn Listener>;
+    let builder = Linklet::builder(CORPUS, PlainMarshal).listener(listener);
+    let linklet: Linklet<String> = builder.listen(address.as_str(), any()).await.unwrap();
+    let (id, peer) = peer_of(&linklet).await;
+    for (wire, code) in [
+        ((0, 0), Code::InvalidArgument),
+        ((2, 0), Code::InvalidArgument),
+        ((2, 99), Code::InvalidArgument),
+        ((1, 0), Code::FailedPrecondition),
+        ((3, 4), Code::FailedPrecondition),
+        ((u32::MAX, 0), Code::FailedPrecondition),
+    ] {
+        let mut parcel = parcel(id, vec![b"no frame".to_vec()]);
+        let hello = parcel.hello.as_mut().unwrap();
+        (hello.wire_major, hello.wire_minor) = wire;
+        let sent = deliver(&peer, &Security::Loopback, tokio_stream::iter([parcel]));
+        let error = sent.await.unwrap_err();
+        assert_eq!(error.code(), code, "{wire:?}: {error}");
+        if code == Code::FailedPrecondition {
+            assert!(
+                error.message().contains("this release speaks 2.1"),
+                "{error}"
+            );
+        }
+    }
+    // Its listeners hear of it once.
+    let told = || heard.0.lock().unwrap().clone();
+    for _ in 0..100 {
+        if !told().is_empty() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let unknown = Wire { major: 1, minor: 0 };
+    assert_eq!(told(), [(ServerId(5), WireError(unknown))]);
+}
+
+#[derive(Default)]
+struct NotUnderstood(Mutex<Vec<(ServerId, WireError)>>);
+
+impl Listener for NotUnderstood {
+    fn not_understood(&self, peer: ServerId, error: WireError) {
+        self.0.lock().unwrap().push((peer, error));
+    }
 }
 
 /// A stream that stands is judged by what its certificate is worth by now.

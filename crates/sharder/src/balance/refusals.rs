@@ -1,6 +1,7 @@
-//! Which servers cannot store which keys, as the keys' owners say: of another release,
-//! or without room. It is remembered when the copy has gone elsewhere, too, so that it
-//! does not come back at once.
+//! Which servers cannot store which keys: of another release, or without room. Owners say
+//! so of who is to have copies. That the next owner cannot store a key says whoever has it:
+//! its former owner, or the next one itself where nobody owns it. It is remembered when the
+//! key has gone elsewhere, too, so that it does not come back at once.
 
 use crate::assignment::Assignment;
 use crate::key::{KeyPoint, Slice};
@@ -12,7 +13,7 @@ use std::time::Duration;
 /// Points remembered of one server.
 const POINTS_MAX: usize = 10_000;
 
-/// A copy that is to be elsewhere.
+/// A replica that is to be elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) point: KeyPoint,
@@ -22,21 +23,21 @@ pub(crate) struct Refusal {
 /// See the page of this module.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Refusals {
-    /// What each owner said last.
+    /// What each server said last.
     said: BTreeMap<ServerId, Vec<Unstored>>,
     /// Of each server that refused: where, and until when that counts.
     known: BTreeMap<ServerId, BTreeMap<KeyPoint, Duration>>,
 }
 
 impl Refusals {
-    /// Takes in what an owner says. Of keys that are not its own, or of servers that are
-    /// not to have them, it says nothing here.
+    /// Takes in what a server says: of its own keys, and of owners that cannot store what
+    /// it has. Of servers that are not to have them it says nothing here.
     pub(crate) fn hear(&mut self, report: &ServerReport, map: &Assignment, until: Duration) {
         let is_its = |said: &&Unstored| {
-            let copies = map.slice_of(said.point).servers.split_first();
-            copies.is_some_and(|(owner, copies)| {
-                *owner == report.server && copies.contains(&said.server)
-            })
+            let servers = &map.slice_of(said.point).servers;
+            let owner = servers.first();
+            owner == Some(&said.server)
+                || (owner == Some(&report.server) && servers.contains(&said.server))
         };
         let said: Vec<Unstored> = report.unstored.iter().filter(is_its).copied().collect();
         for Unstored { point, server } in &said {
@@ -57,7 +58,7 @@ impl Refusals {
         })
     }
 
-    /// What is refused by now, in order: as far as the owners were heard lately.
+    /// What is refused by now, in order: as far as who says so was heard lately.
     pub(crate) fn current(&self, heard: impl Fn(ServerId) -> bool) -> Vec<Refusal> {
         let said = self.said.iter().filter(|(owner, _)| heard(**owner));
         let said = said.flat_map(|(_, said)| said);

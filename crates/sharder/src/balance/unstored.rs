@@ -1,25 +1,27 @@
-//! Phase 3: copies that their servers cannot store are given to others.
+//! Phase 3: what servers cannot store is given to others.
 //!
 //! A server of another release, or without room, refuses copies for as long as it is
-//! what it is; strong commits wait for it until the map has somebody else. So this
-//! does not wait for the end of a deployment. Nobody gets one who has refused it, or
-//! another key of the slice, before; if there is nobody else, it stays where it is.
+//! what it is; strong commits wait for it until the map has somebody else. Likewise an
+//! owner: what it cannot store stays with who had it before, or has no owner. So this
+//! does not wait for the end of a deployment. Nobody gets a slice who has refused it, or
+//! another key of it, lately: so it goes round once at most, and if there is nobody else
+//! it stays where it is.
 
 use super::draft::Draft;
 use super::plan::{Note, Reason};
 use super::refusals::Refusal;
 use super::takers;
 
-/// Exchanges replicas.
+/// Exchanges replicas, those of owners too.
 pub(crate) fn run(draft: &mut Draft<'_>) {
     draft.rescale();
     let mut stuck = Vec::new();
     for Refusal { point, server } in std::mem::take(&mut draft.refused) {
         let slices = &draft.slices;
         let at = slices.partition_point(|slice| slice.slice.last() < point);
-        let copies = slices.get(at).and_then(|slice| slice.servers.split_first());
-        if !copies.is_some_and(|(_, copies)| copies.contains(&server)) {
-            // An older map's, or the owner has become another one.
+        let slice = slices.get(at);
+        if !slice.is_some_and(|slice| slice.servers.contains(&server)) {
+            // An older map's.
             continue;
         }
         match takers::storing(draft, at) {

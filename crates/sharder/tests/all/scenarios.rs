@@ -301,6 +301,42 @@ fn copies_that_cannot_be_stored_are_given_to_others() {
     assert_eq!(script.second().changes, []);
 }
 
+/// The owner by the map cannot store a key: who has it says so, or the owner itself, and the
+/// slice goes to somebody else. It goes round once at most, however long that is said of
+/// everybody.
+#[test]
+fn what_its_owner_cannot_store_is_given_to_others() {
+    for by_itself in [false, true] {
+        let config = BalanceConfig {
+            replicas_min: 2,
+            replicas_max: 2,
+            ..BalanceConfig::default()
+        };
+        let mut script = Script::new(4, 8, config);
+        script.load_every_slice(cpu(0.02));
+        script.seconds(6);
+        let first = script.balancer.assignment().slices()[0].clone();
+        let (point, has) = (middle(first.slice), first.servers[1]);
+        let (mut owners, mut changes, mut told) = (Vec::new(), 0, false);
+        for _ in 0..300 {
+            let server = script.servers_of(point)[0];
+            if !owners.contains(&server) {
+                owners.push(server);
+            }
+            let says = if by_itself { server } else { has };
+            script.unstored = vec![(says, Unstored { point, server })];
+            let plan = script.second();
+            let reason = Reason::Unstored { server };
+            changes += plan.changes.iter().filter(|c| c.reason == reason).count();
+            let servers = vec![server];
+            told |= plan.notes.contains(&Note::CannotStore { servers });
+        }
+        assert_eq!((owners.len(), changes), (3, 2), "{owners:?}");
+        assert!(told, "it stays, and that is told");
+        assert_eq!(script.servers_of(point).len(), 2);
+    }
+}
+
 #[test]
 fn nobody_left_and_somebody_back() {
     let mut script = Script::new(2, 4, BalanceConfig::default());

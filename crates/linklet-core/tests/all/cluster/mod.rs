@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use trefoil_linklet_core::{
     Access, Config, CopyOrder, Core, Decision, Effect, Entry, Frame, Limit, Loss, Message,
-    NotStored, Operation, Request, Scan, Status, Table, Ticket, Values,
+    NotStored, Operation, Request, Scan, Status, Table, Ticket, Values, Wire,
 };
 use trefoil_sharder::{AssignedSlice, Assignment, AssignmentVersion, KeyPoint, ServerId, Slice};
 
@@ -122,6 +122,8 @@ impl Values for Memory {
 }
 
 pub(crate) struct Cluster {
+    /// Servers of a release of before versions were said.
+    of_before: BTreeSet<ServerId>,
     now: Duration,
     servers: BTreeMap<u64, (Core, Memory)>,
     alive: BTreeSet<ServerId>,
@@ -139,6 +141,7 @@ impl Cluster {
     pub(crate) fn new(config: Config, servers: &[u64]) -> Self {
         let core = |id: u64| Core::new(ServerId(id), config.clone()).expect("a good configuration");
         let mut cluster = Cluster {
+            of_before: BTreeSet::new(),
             now: Duration::from_secs(1),
             servers: servers
                 .iter()
@@ -198,6 +201,11 @@ impl Cluster {
 
     /// A new map: the key space in equal slices with these servers.
     pub(crate) fn assign(&mut self, slices: &[&[u64]]) {
+        self.assign_but(&[], slices);
+    }
+
+    /// The same, but these servers do not hear of it.
+    pub(crate) fn assign_but(&mut self, deaf: &[u64], slices: &[&[u64]]) {
         let version = match &self.map {
             None => AssignmentVersion::first_of(1),
             Some(map) => map.version().next(),
@@ -208,13 +216,30 @@ impl Cluster {
             servers: servers.iter().map(|&id| ServerId(id)).collect(),
         });
         let map = Assignment::new(version, slices.collect()).expect("tiles tile");
-        self.map = Some(map.clone());
-        let alive = self.alive.clone();
-        for id in self.ids() {
+        self.map = Some(map);
+        self.hear_who_lives_but(deaf);
+    }
+
+    /// The map is what it was, and everybody hears who is alive.
+    pub(crate) fn hear_who_lives(&mut self) {
+        self.hear_who_lives_but(&[]);
+    }
+
+    fn hear_who_lives_but(&mut self, deaf: &[u64]) {
+        let (map, alive) = (self.map.clone().expect("a map"), self.alive.clone());
+        for id in self.ids().into_iter().filter(|id| !deaf.contains(id)) {
             self.with(id, |core, memory, now| {
                 core.learn(now, memory, &map, &alive)
             });
         }
+    }
+
+    /// A server comes, of which nobody has heard.
+    pub(crate) fn join(&mut self, config: Config, id: u64) {
+        let core = Core::new(ServerId(id), config).expect("a good configuration");
+        self.servers.insert(id, (core, Memory::default()));
+        self.alive.insert(ServerId(id));
+        self.renew_leases();
     }
 
     pub(crate) fn version(&self) -> Option<AssignmentVersion> {
@@ -227,6 +252,17 @@ impl Cluster {
             self.now += Duration::from_micros(500);
             for (from, to, frame) in std::mem::take(&mut self.frames) {
                 if self.servers.contains_key(&to.0) {
+                    let wire = match self.of_before.contains(&from) {
+                        true => Wire::UNSAID,
+                        false => Wire::OWN,
+                    };
+                    if self.of_before.contains(&to)
+                        && let Some(message) = &frame.message
+                    {
+                        assert!(message.since() <= Wire::UNSAID, "{message:?}");
+                    }
+                    self.with(to.0, |core, _, _| core.meet(from, wire))
+                        .expect("one major");
                     self.with(to.0, |core, memory, now| {
                         core.receive(now, memory, from, frame);
                     });
@@ -239,6 +275,17 @@ impl Cluster {
     pub(crate) fn only_to(&mut self, id: u64) {
         self.frames.retain(|(_, to, _)| to.0 == id);
         self.rounds(1);
+    }
+
+    /// A server speaks as those did that did not say what they speak, and understands no
+    /// more.
+    pub(crate) fn of_before(&mut self, id: u64) {
+        self.of_before.insert(ServerId(id));
+    }
+
+    /// Who was sent a key that a server had, and has not answered.
+    pub(crate) fn sent_to(&self, id: u64, key: u64) -> Option<ServerId> {
+        self.servers[&id].0.sent_to(at(key))
     }
 
     /// Loses what is on its way from one server to another.

@@ -49,7 +49,7 @@ pub enum Note {
         /// How many.
         slices: usize,
     },
-    /// Servers cannot store copies of some slices, and nobody else can take them.
+    /// Servers cannot store what is theirs of some slices, and nobody else can take it.
     CannotStore {
         /// Which.
         servers: Vec<ServerId>,
@@ -167,7 +167,7 @@ impl fmt::Display for Note {
             }
             Note::CannotStore { servers } => write!(
                 f,
-                "copies that cannot be stored (no room, or another release), and that nobody \
+                "values that cannot be stored (no room, or another release), and that nobody \
                  else can take: at {}",
                 List(servers)
             ),

@@ -1,0 +1,203 @@
+//! What is known of one server with copies.
+
+use crate::pause::Pause;
+use crate::ranges::RangeSet;
+use bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+use trefoil_sharder::{KeyPoint, Slice};
+
+/// A server with copies.
+#[derive(Debug, Default)]
+pub(crate) struct Follower {
+    /// What it may have copies of.
+    pub(crate) held: RangeSet,
+    /// What it is known to have complete copies of.
+    pub(super) synced: RangeSet,
+    /// Copies made by a former owner, which has to be told of the new one.
+    pub(super) attach: RangeSet,
+    pub(super) excluding: RangeSet,
+    /// Not wanted there by this owner; not offered again for now.
+    pub(super) refused: RangeSet,
+    /// To be there, and could not be stored when it was sent; neither held nor
+    /// confirmed. Sent again at `retry_at`, or with the next commit.
+    pub(super) failed: RangeSet,
+    /// Of these, what is to be sent again when it is its turn.
+    pub(super) again: RangeSet,
+    /// Up to here it was sent again last; all have their turn.
+    pub(super) last_again: Option<KeyPoint>,
+    pub(super) pause: Pause,
+    pub(crate) retry_at: Option<Duration>,
+    /// Copies of these it refused, and has not stored since: from when on.
+    pub(super) refusing: BTreeMap<KeyPoint, Duration>,
+    /// Of these, those that it had no room for.
+    pub(super) no_room: BTreeSet<KeyPoint>,
+    /// Of these it was sent no value, for it could not be marshalled here: nobody
+    /// could store that.
+    pub(super) unmarshalled: RangeSet,
+    /// Keys committed that it is to be told of when there is room on the way to
+    /// it: with what they are by then.
+    pub(super) untold: BTreeSet<(KeyPoint, Bytes)>,
+    /// The last order.
+    pub(super) last: u64,
+    /// Not confirmed.
+    pub(super) orders: VecDeque<(u64, Order)>,
+    /// Orders whose commits are not settled, by their numbers.
+    pub(super) applies: BTreeMap<u64, u64>,
+    pub(super) last_apply: u64,
+    pub(super) settled: u64,
+}
+
+/// What an order was about.
+#[derive(Debug)]
+pub(crate) enum Order {
+    Fill(RangeSet),
+    Attach(RangeSet),
+    Exclude(RangeSet),
+    Apply {
+        point: KeyPoint,
+        key: Bytes,
+        proposal: Option<u64>,
+    },
+}
+
+impl Follower {
+    /// Whether what is committed now will be in its copy.
+    pub(crate) fn keeps(&self, point: KeyPoint) -> bool {
+        self.held.has(point) && !self.excluding.has(point) && !self.failed.has(point)
+    }
+
+    /// Whether it will be given a copy with the next commit, if it is to have
+    /// one: it has none, and has not just shown that it cannot store it.
+    pub(crate) fn takes(&self, point: KeyPoint) -> bool {
+        !self.held.has(point) && !self.failed.has(point)
+    }
+
+    /// Whether it could not store this.
+    pub(crate) fn fails(&self, point: KeyPoint) -> bool {
+        self.failed.has(point)
+    }
+
+    /// Whether it has no room for what is new in a slice: it has refused some of it.
+    pub(crate) fn is_full(&self, slice: Slice) -> bool {
+        let mut points = self.no_room.range(slice.start()..=slice.last());
+        points.next().is_some()
+    }
+
+    /// Keys of a range that it may not have been told of.
+    pub(crate) fn unconfirmed(&self, ranges: &RangeSet) -> Vec<(KeyPoint, Bytes)> {
+        let keys = self.orders.iter().filter_map(|(_, order)| match order {
+            Order::Apply { point, key, .. } if ranges.has(*point) => Some((*point, key.clone())),
+            _ => None,
+        });
+        keys.collect()
+    }
+
+    /// Takes out keys of a range that it has not been told of.
+    pub(crate) fn take_untold(&mut self, ranges: &RangeSet) -> Vec<(KeyPoint, Bytes)> {
+        self.untold
+            .extract_if(.., |(point, _)| ranges.has(*point))
+            .collect()
+    }
+
+    /// The parts of a range of which it has, or may soon have, no complete copy:
+    /// one that is being dropped counts for nothing, wanted again or not.
+    pub(super) fn incomplete(&self, slice: Slice) -> Vec<Slice> {
+        let mut parts = self.synced.gaps(slice);
+        parts.extend(self.excluding.common(slice));
+        parts
+    }
+
+    /// The parts of these ranges that copies on their way to it are of.
+    pub(super) fn filled_within(&self, ranges: &RangeSet) -> Vec<Slice> {
+        let mut filled = Vec::new();
+        for (_, order) in &self.orders {
+            if let Order::Fill(set) = order {
+                filled.extend(set.iter().flat_map(|(slice, ())| ranges.common(slice)));
+            }
+        }
+        filled
+    }
+
+    /// It has a copy of this, or is not to have one any more: it refuses nothing of it.
+    pub(super) fn stored(&mut self, slice: Slice) {
+        let within = self.refusing.range(slice.start()..=slice.last());
+        for point in within.map(|(&point, _)| point).collect::<Vec<_>>() {
+            self.refusing.remove(&point);
+            self.no_room.remove(&point);
+        }
+    }
+
+    /// It has stored this. If it could not before, there is room now: it is sent the rest.
+    pub(super) fn stored_now(&mut self, now: Duration, slice: Slice) {
+        let before = self.refusing.len();
+        self.stored(slice);
+        if self.refusing.len() < before {
+            self.pause = Pause::default();
+            self.retry_at = (!self.failed.is_empty()).then_some(now);
+        }
+    }
+
+    /// It has a copy of this that could not store something. It is told anew what is
+    /// under way, or nothing is any more.
+    pub(super) fn expect_again(&mut self, part: Slice) {
+        self.failed.remove(part);
+        self.again.remove(part);
+        self.synced.add(part);
+    }
+
+    /// Where it has a copy that could not store a commit, and is not being dropped.
+    pub(super) fn kept_as_it_was(&self) -> RangeSet {
+        let mut kept = RangeSet::default();
+        for (slice, ()) in self.failed.iter() {
+            self.held.common(slice).for_each(|part| kept.add(part));
+            kept.remove_all(self.excluding.common(slice));
+        }
+        kept
+    }
+
+    /// It is offered copies of these once more.
+    pub(crate) fn offer_again(&mut self, points: &[KeyPoint]) {
+        for &point in points {
+            self.refused.remove(Slice::of_point(point));
+        }
+    }
+
+    /// Somebody else is the owner of these now.
+    pub(crate) fn let_go(&mut self, ranges: &[Slice]) {
+        for &slice in ranges {
+            self.held.remove(slice);
+            self.synced.remove(slice);
+            self.attach.remove(slice);
+            self.excluding.remove(slice);
+            self.refused.remove(slice);
+            self.failed.remove(slice);
+            self.again.remove(slice);
+            self.unmarshalled.remove(slice);
+            self.stored(slice);
+            for (_, order) in &mut self.orders {
+                match order {
+                    Order::Fill(set) | Order::Attach(set) | Order::Exclude(set) => {
+                        set.remove(slice);
+                    }
+                    Order::Apply { .. } => {}
+                }
+            }
+        }
+    }
+
+    /// These commits are settled; returns the order up to which all are, if
+    /// that is news.
+    pub(crate) fn settled(&mut self, numbers: &[u64]) -> Option<u64> {
+        if self.applies.is_empty() && self.last_apply <= self.settled {
+            return None;
+        }
+        self.applies.retain(|_, number| !numbers.contains(number));
+        let first = self.applies.keys().next();
+        let upto = first.map_or(self.last_apply, |&first| first - 1);
+        (upto > self.settled).then(|| {
+            self.settled = upto;
+            upto
+        })
+    }
+}
