@@ -105,7 +105,10 @@ async fn everything() -> Series {
     let told = tokio::task::spawn_blocking(move || {
         // What comes with the first heartbeat, the first report, the first round.
         until(page(relay), has("trefoil_relay_delay_seconds"));
-        until(page(relay), has("trefoil_relay_transactions_total 1"));
+        until(
+            page(relay),
+            has("trefoil_relay_rows_total{mapped=\"yes\"} 1"),
+        );
         until(
             page(watched.address()),
             has("trefoil_linklet_staleness_seconds"),
