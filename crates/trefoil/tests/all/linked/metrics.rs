@@ -1,12 +1,13 @@
 //! What is served, what the documentation lists, and what the dashboard and the
 //! alerts ask for, are the same.
 
-use super::fleet::{Running, assigner, http, sessions, until};
+use super::fleet::{PATIENCE, Running, assigner, http, sessions, until};
 use crate::dashboards::{
     Series, alert_expressions, complain, dashboard_expressions, names, scrape_at, series_of,
 };
 use crate::support::{PROGRAM, repository};
 use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 use trefoil_coordination::Watcher;
 use trefoil_freshness::throwaway::Throwaway;
 use trefoil_freshness::{Database, SubscribeOptions, Subscription};
@@ -62,6 +63,7 @@ impl Origin {
 
 /// Everything that runs, scraped.
 async fn everything() -> Series {
+    let begin = Instant::now();
     let database = Origin::start().await;
     let own = [
         "--publication",
@@ -95,8 +97,11 @@ async fn everything() -> Series {
         .serve_metrics("127.0.0.1:0".parse().unwrap(), Reach::Loopback)
         .unwrap();
     let router = Router::new(Watcher::open(&at, "items").await.unwrap());
-    let answered = router.call(b"a", async |_, _| Ok(()));
-    answered.await.unwrap();
+    // Until it has heard whose the slice is.
+    while let Err(error) = router.call(b"a", async |_, _| Ok(())).await {
+        assert!(begin.elapsed() < PATIENCE, "{error}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     database.run("INSERT INTO item VALUES (1, 'a')").await;
 
     let page = |at| move || http(at, "GET /metrics").1;
