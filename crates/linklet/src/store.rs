@@ -281,7 +281,7 @@ impl<V: 'static> Store<V> {
             }
             Event::Gained(slices) => Counters::add(&counters.slices_gained, slices.len()),
             Event::Lost(slices) => Counters::add(&counters.slices_lost, slices.len()),
-            Event::Evicted(_) | Event::Drained | Event::Rejoined(_) => {}
+            Event::Evicted(_) | Event::Drained | Event::Rejoined(_) | Event::NotUnderstood(..) => {}
         }
         self.events.tell(event);
     }

@@ -134,10 +134,7 @@ impl Service for Execution<'_> {
             Some(Broken::NotLifted) => {
                 world.store.mutate(now, &mutation);
             }
-            _ => world
-                .store
-                .mutate_committed(now, &mutation)
-                .expect("room"),
+            _ => world.store.mutate_committed(now, &mutation).expect("room"),
         }
         world.tick();
         clearer.clear(write.key);
