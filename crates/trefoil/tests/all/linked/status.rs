@@ -2,6 +2,7 @@
 
 use super::fleet::{Running, assigner, kinds, sessions, status, trefoil, until};
 use serde_json::Value;
+use trefoil_endpoint::Drain;
 use trefoil_linklet::{Linklet, PlainMarshal};
 use trefoil_ports::EtcdProcess;
 
@@ -138,6 +139,8 @@ async fn losses_and_a_freeze_are_said() {
     other.settled().await;
     // Without copies, and without giving anything away.
     one.leave().await;
+    let lost = Drain::Lost("was no member any more".to_owned());
+    assert_eq!(one.process().drained(), Some(lost));
     let address = at.clone();
     let told = tokio::task::spawn_blocking(move || {
         let lost = until(|| status(&address), |now| kinds(now) == ["loss"]);
