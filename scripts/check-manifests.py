@@ -88,6 +88,10 @@ def outer_faults(objects):
         selector = spec.get("selector", {}) if kind == "Service" else spec.get("selector", {}).get("matchLabels", {})
         if not any(selector.items() <= labels.items() for labels in pods):
             yield f"{kind} {name}: its selector finds no pod"
+        for expression in spec.get("podSelector", {}).get("matchExpressions", []):
+            for value in expression["values"]:
+                if not any(labels.get(expression["key"]) == value for labels in pods):
+                    yield f"{kind} {name}: no pod has {expression['key']}={value}"
         if kind == "StatefulSet" and spec["serviceName"] not in services:
             yield f"{kind} {name}: there is no service {spec['serviceName']}"
 

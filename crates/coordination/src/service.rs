@@ -190,8 +190,11 @@ impl Process for AssignerProcess {
     }
 
     fn drain(&self) {
-        let node = Arc::clone(&self.node);
-        self.runtime.spawn(async move { node.resign().await });
+        // Said at once: whoever asks next hears that it is under way.
+        if self.node.begin_to_resign() {
+            let node = Arc::clone(&self.node);
+            self.runtime.spawn(async move { node.give_up().await });
+        }
     }
 
     fn drained(&self) -> Option<Drain> {

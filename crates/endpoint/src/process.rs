@@ -46,4 +46,6 @@ pub enum Drain {
     UnderWay(String),
     /// Nothing is left: it is safe to stop the process.
     Done,
+    /// Likewise, but it did not give everything away itself; why, for people.
+    Lost(String),
 }

@@ -1,22 +1,26 @@
 //! The port. A thread for each request, a few at a time; whoever is slow to ask
-//! or to read has its thread for seconds, and keeps nobody waiting.
+//! or to read has its thread for seconds at most.
 
 use crate::exposition::exposition;
 use crate::process::{Drain, Process};
 use crate::samples::Samples;
+use crate::visitors::{Place, Visitors};
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Longest request head read, in bytes.
 const HEAD_LEN_MAX: usize = 8 << 10;
-/// Requests at a time; one that comes on top is hung up on.
-const REQUEST_COUNT_MAX: usize = 32;
 /// How long a request may take to come, and an answer to leave.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// After the system has refused a connection: it has no descriptors, and will not
+/// have any in the next moment.
+const REFUSED_PAUSE: Duration = Duration::from_millis(50);
+/// Headers of requests that somebody else has asked for than who sends them.
+const PASSED_ON: [&str; 3] = ["Origin", "Forwarded", "X-Forwarded-For"];
 /// What is at such a port, for whoever asks for something else.
 const PATHS: &str =
     "metrics are at /metrics, and how the process is at /livez, /readyz and /drain\n";
@@ -125,31 +129,7 @@ impl Endpoint {
         let told = Arc::new(told);
         let thread = std::thread::Builder::new()
             .name("trefoil-metrics".to_owned())
-            .spawn(move || {
-                let under_way = Arc::<AtomicUsize>::default();
-                for stream in listener.incoming() {
-                    if stops.load(Ordering::Relaxed) {
-                        return;
-                    }
-                    let begun = stream.and_then(|stream| {
-                        let Some(place) = Place::take(&under_way) else {
-                            return Err(io::Error::other("too many requests at a time"));
-                        };
-                        let told = Arc::clone(&told);
-                        std::thread::Builder::new()
-                            .name("trefoil-scrape".to_owned())
-                            .spawn(move || {
-                                let _place = place;
-                                if let Err(error) = serve(stream, &told) {
-                                    tracing::debug!(%error, "metrics");
-                                }
-                            })
-                    });
-                    if let Err(error) = begun {
-                        tracing::debug!(%error, "metrics");
-                    }
-                }
-            })?;
+            .spawn(move || accept_all(&listener, &stops, &told))?;
         Ok(Endpoint {
             address,
             stopping,
@@ -174,21 +154,43 @@ impl Drop for Endpoint {
     }
 }
 
-/// One of the requests that may be under way at a time.
-#[derive(Debug)]
-struct Place(Arc<AtomicUsize>);
-
-impl Place {
-    fn take(under_way: &Arc<AtomicUsize>) -> Option<Place> {
-        let place = Place(Arc::clone(under_way));
-        (under_way.fetch_add(1, Ordering::Relaxed) < REQUEST_COUNT_MAX).then_some(place)
+fn accept_all(listener: &TcpListener, stops: &AtomicBool, told: &Arc<Told>) {
+    let visitors = Arc::<Visitors>::default();
+    let mut has_warned = false;
+    for stream in listener.incoming() {
+        if stops.load(Ordering::Relaxed) {
+            return;
+        }
+        let stream = match stream {
+            Ok(stream) => stream,
+            Err(error) => {
+                if !std::mem::replace(&mut has_warned, true) {
+                    tracing::warn!(%error, "the port for metrics takes no connection");
+                }
+                std::thread::sleep(REFUSED_PAUSE);
+                continue;
+            }
+        };
+        if let Err(error) = begin(stream, &visitors, told) {
+            tracing::debug!(%error, "metrics");
+        }
     }
 }
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
+/// A thread for a connection, if there is a place.
+fn begin(stream: TcpStream, visitors: &Arc<Visitors>, told: &Arc<Told>) -> io::Result<()> {
+    let is_local = stream.peer_addr()?.ip().to_canonical().is_loopback();
+    let Some(place) = visitors.come_in(stream, is_local) else {
+        return Err(io::Error::other("too many requests at a time"));
+    };
+    let told = Arc::clone(told);
+    let thread = std::thread::Builder::new().name("trefoil-scrape".to_owned());
+    thread.spawn(move || {
+        if let Err(error) = serve(&place, &told) {
+            tracing::debug!(%error, "metrics");
+        }
+    })?;
+    Ok(())
 }
 
 /// What there is to be told.
@@ -241,9 +243,12 @@ impl Told {
     /// How far those parts are that have something to give.
     fn drained(&self) -> Option<Drain> {
         let states: Vec<Drain> = self.parts().iter().filter_map(|p| p.drained()).collect();
-        let left = |state: &&Drain| **state != Drain::Done;
-        let first = states.iter().find(left).or(states.first());
-        first.cloned()
+        let rank = |state: &&Drain| match state {
+            Drain::NotBegun | Drain::UnderWay(_) => 0,
+            Drain::Lost(_) => 1,
+            Drain::Done => 2,
+        };
+        states.iter().min_by_key(rank).cloned()
     }
 
     fn drain(&self, begins: bool, is_local: bool) -> Answer {
@@ -264,6 +269,7 @@ impl Told {
         }
         match self.drained() {
             Some(Drain::Done) | None => (OK, TEXT, "drained\n".to_owned()),
+            Some(Drain::Lost(why)) => (OK, TEXT, format!("drained: {why}\n")),
             Some(Drain::UnderWay(left)) => ("202 Accepted", TEXT, format!("{left}\n")),
             Some(Drain::NotBegun) => ("409 Conflict", TEXT, "it is not being drained\n".to_owned()),
         }
@@ -275,6 +281,15 @@ impl Told {
         // A query says nothing here.
         let path = path.split(|byte| *byte == b'?').next().unwrap_or_default();
         let has_parts = !self.parts().is_empty();
+        // It comes from this host, and was asked for elsewhere: on a page that a
+        // browser shows, or behind a proxy.
+        let passed_on = |name: &&&str| header(head, name).is_some();
+        if method == Some(b"POST")
+            && let Some(name) = PASSED_ON.iter().find(passed_on)
+        {
+            let why = format!("a POST with the header {name} is not from this host\n");
+            return ("403 Forbidden", TEXT, why);
+        }
         match (method, path) {
             (Some(b"GET"), b"/metrics") => self.metrics(accept(head)),
             (Some(b"GET"), b"/livez") if has_parts => self.whether("alive", |part| part.live()),
@@ -290,20 +305,20 @@ impl Told {
     }
 }
 
-fn serve(mut stream: TcpStream, told: &Told) -> io::Result<()> {
-    let head = read_head(&mut stream)?;
-    let is_local = stream.peer_addr()?.ip().to_canonical().is_loopback();
-    let (status, kind, body) = told.answer(&head, is_local);
+fn serve(place: &Place, told: &Told) -> io::Result<()> {
+    let head = read_head(place.stream())?;
+    place.has_asked();
+    let (status, kind, body) = told.answer(&head, place.is_local);
     let len = body.len();
     let answer = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len}\r\nConnection: close\r\n\r\n{body}"
     );
-    write_answer(&mut stream, answer.as_bytes())
+    write_answer(place.stream(), answer.as_bytes())
 }
 
 /// Writes all of it, within the patience: a reader that takes a byte now and then
 /// has no more of it.
-fn write_answer(stream: &mut TcpStream, mut answer: &[u8]) -> io::Result<()> {
+fn write_answer(mut stream: &TcpStream, mut answer: &[u8]) -> io::Result<()> {
     let begin = Instant::now();
     while !answer.is_empty() {
         let left = PATIENCE.saturating_sub(begin.elapsed());
@@ -323,13 +338,22 @@ fn write_answer(stream: &mut TcpStream, mut answer: &[u8]) -> io::Result<()> {
 
 /// The value of a request's `Accept` header.
 fn accept(head: &[u8]) -> &str {
-    let lines = head.split(|byte| *byte == b'\n');
-    let mut lines = lines.filter_map(|line| std::str::from_utf8(line).ok()?.split_once(':'));
-    let found = lines.find(|(name, _)| name.eq_ignore_ascii_case("accept"));
-    found.map_or("", |(_, value)| value.trim())
+    let value = header(head, "Accept").unwrap_or_default();
+    std::str::from_utf8(value).unwrap_or_default().trim()
 }
 
-fn read_head(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+/// The value of a header, whatever bytes it has.
+fn header<'a>(head: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    head.split(|byte| *byte == b'\n').skip(1).find_map(|line| {
+        let colon = line.iter().position(|byte| *byte == b':')?;
+        let is_it = line[..colon]
+            .trim_ascii()
+            .eq_ignore_ascii_case(name.as_bytes());
+        is_it.then(|| &line[colon + 1..])
+    })
+}
+
+fn read_head(mut stream: &TcpStream) -> io::Result<Vec<u8>> {
     let (mut head, begin) = (Vec::new(), Instant::now());
     let mut part = [0; 1024];
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {

@@ -115,8 +115,11 @@ impl<V: Send + Sync + 'static> Process for LinkletProcess<V> {
             return Some(Drain::Done);
         };
         let progress = inner.progress.borrow().clone();
-        if progress.drained || progress.ended {
+        if progress.drained {
             return Some(Drain::Done);
+        }
+        if progress.ended {
+            return Some(Drain::Lost("was no member any more".to_owned()));
         }
         let is_leaving = inner.life().as_ref().is_some_and(|life| life.is_leaving());
         if !is_leaving {

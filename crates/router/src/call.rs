@@ -73,12 +73,12 @@ impl Router {
     {
         let point = self.point(key);
         let span = tracing::debug_span!("router.call", corpus = self.inner.corpus(), %point);
-        let began = Instant::now();
+        let call = self.inner.counters.begin();
         let result = self
             .attempts(point, options, &mut request)
             .instrument(span)
             .await;
-        self.inner.counters.ended(began, &result);
+        call.ended(&result);
         result
     }
 

@@ -5,14 +5,19 @@ use crate::router::Router;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
+use tonic::Code;
 use trefoil_endpoint::{MetricInfo, Process, Samples, exposition};
 
 /// What a router has counted.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     answered: AtomicU64,
-    /// Answers that were errors of the server's own.
+    /// Answers of the application that are none of its successes: no such key, say.
     refused: AtomicU64,
+    /// No answer, or one that says that something is broken.
+    failed: AtomicU64,
+    /// Nobody waited for the answer.
+    abandoned: AtomicU64,
     unrouted: AtomicU64,
     redirected_twice: AtomicU64,
     call_us: AtomicU64,
@@ -25,17 +30,55 @@ impl Counters {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A call is over.
-    pub(crate) fn ended<T>(&self, began: Instant, result: &Result<T, CallError>) {
-        let us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
-        self.call_us.fetch_add(us, Ordering::Relaxed);
-        Counters::one(match result {
-            Ok(_) => &self.answered,
-            Err(CallError::Status { .. }) => &self.refused,
-            Err(CallError::Route(_)) => &self.unrouted,
-            Err(CallError::RedirectedTwice { .. }) => &self.redirected_twice,
-        });
+    /// A call begins.
+    pub(crate) fn begin(&self) -> Counted<'_> {
+        Counted {
+            counters: self,
+            began: Instant::now(),
+            outcome: &self.abandoned,
+        }
     }
+}
+
+/// A call, which is counted when this is dropped: as abandoned, if its caller
+/// has dropped it before there was a result.
+#[derive(Debug)]
+pub(crate) struct Counted<'a> {
+    counters: &'a Counters,
+    began: Instant,
+    outcome: &'a AtomicU64,
+}
+
+impl Counted<'_> {
+    /// The call is over.
+    pub(crate) fn ended<T>(mut self, result: &Result<T, CallError>) {
+        self.outcome = match result {
+            Ok(_) => &self.counters.answered,
+            Err(CallError::Status { status, .. }) if is_failure(status.code()) => {
+                &self.counters.failed
+            }
+            Err(CallError::Status { .. }) => &self.counters.refused,
+            Err(CallError::Route(_)) => &self.counters.unrouted,
+            Err(CallError::RedirectedTwice { .. }) => &self.counters.redirected_twice,
+        };
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        let us = u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.counters.call_us.fetch_add(us, Ordering::Relaxed);
+        Counters::one(self.outcome);
+    }
+}
+
+/// Whether somebody has to see to it. All other codes are what an application
+/// answers where nothing is broken.
+fn is_failure(code: Code) -> bool {
+    matches!(
+        code,
+        Code::Unavailable | Code::DeadlineExceeded | Code::Unknown | Code::Internal
+    )
 }
 
 const CORPUS: &[&str] = &["corpus"];
@@ -43,7 +86,7 @@ const CORPUS: &[&str] = &["corpus"];
 const CALLS: MetricInfo = MetricInfo::counter(
     "trefoil_router_calls",
     &["corpus", "outcome"],
-    "Calls by what came of them: answered, an error of the server or of the way to it, nobody to ask, redirected twice",
+    "Calls by what came of them: answered, refused by the application, an error of the server or of the way to it, nobody to ask, redirected twice, abandoned by the caller",
 );
 const CALL_SECONDS: MetricInfo = MetricInfo::counter(
     "trefoil_router_call_seconds",
@@ -113,9 +156,11 @@ impl Router {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
         for (outcome, counter) in [
             ("answered", &counters.answered),
-            ("error", &counters.refused),
+            ("refused", &counters.refused),
+            ("error", &counters.failed),
             ("unrouted", &counters.unrouted),
             ("redirected_twice", &counters.redirected_twice),
+            ("abandoned", &counters.abandoned),
         ] {
             samples.put(&CALLS, &[corpus, outcome], read(counter));
         }

@@ -6,9 +6,11 @@ use crate::failure::{Failure, Outcome, print_line};
 use std::collections::HashMap;
 use std::net::TcpListener;
 use std::process::ExitCode;
+use std::sync::{Arc, OnceLock};
 use tokio::signal::unix::{SignalKind, signal};
 use trefoil_backend::take_port;
 use trefoil_coordination::Security;
+use trefoil_endpoint::{Process, Samples};
 use trefoil_freshness::{
     Database, HubOptions, KeyMap, RelayAccess, RelayOptions, RelayServer, Slot, TableMap,
 };
@@ -49,13 +51,17 @@ async fn serve(
     // Before anything starts, so that no signal is lost.
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::of)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::of)?;
+    // Until the database has answered, too: an orchestrator sees that it lives.
+    let process = Arc::<Starting>::default();
+    let watched = crate::linked::endpoint::serve(metrics, Arc::clone(&process) as _)?;
     let server = tokio::select! {
         server = RelayServer::start_with(options, hub, listener, access) => server,
         _ = terminate.recv() => return Ok(ExitCode::SUCCESS),
         _ = interrupt.recv() => return Ok(ExitCode::SUCCESS),
     };
     let mut server = server.map_err(Failure::of)?;
-    let watched = crate::linked::endpoint::serve(metrics, server.process())?;
+    // Nobody else sets it.
+    let _ = process.0.set(server.process());
     let ready = serde_json::json!({
         "listen": server.address().to_string(),
         "metrics": watched.as_ref().map(|watched| watched.address().to_string()),
@@ -72,6 +78,25 @@ async fn serve(
     }
     server.stop().await.map_err(Failure::of)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A relay, which is not there at first.
+#[derive(Default)]
+struct Starting(OnceLock<Arc<dyn Process>>);
+
+impl Process for Starting {
+    fn collect(&self, samples: &mut Samples) -> std::fmt::Result {
+        self.0.get().map_or(Ok(()), |relay| relay.collect(samples))
+    }
+
+    fn live(&self) -> Result<(), String> {
+        self.0.get().map_or(Ok(()), |relay| relay.live())
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        let not_yet = || Err("it has not reached the database yet".to_owned());
+        self.0.get().map_or_else(not_yet, |relay| relay.ready())
+    }
 }
 
 /// What the command line asks for.

@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tonic::transport::Server;
 use trefoil_linklet::Security;
-use trefoil_linklet::endpoint::Reach;
+use trefoil_linklet::endpoint::{Endpoint, Reach};
 
 /// Keeps sessions, together with the other servers of the same assigner
 #[derive(Parser, Debug)]
@@ -65,17 +65,24 @@ async fn main() -> Result<(), Box<dyn Error>> {
         Some(address) => address,
         None => listener.local_addr()?.to_string(),
     };
-    let sessions =
-        sessions::join(&args.assigner, address.clone(), lifetime, security.clone()).await?;
     let reach = match args.plaintext {
         Some(Plaintext::Metrics) => Reach::Plaintext,
         None => Reach::Loopback,
     };
-    // Kept until the end: who stops this process asks there whether it may.
-    let watched = match args.metrics {
-        Some(address) => Some(sessions.serve_metrics(address, reach)?),
+    // Taken before it joins: a port that cannot be had shows while nothing is lost by
+    // it, and nobody takes it meanwhile.
+    let port = match args.metrics {
+        Some(address) => {
+            reach.check(address)?;
+            Some(std::net::TcpListener::bind(address)?)
+        }
         None => None,
     };
+    let sessions =
+        sessions::join(&args.assigner, address.clone(), lifetime, security.clone()).await?;
+    // Kept until the end: who stops this process asks there whether it may.
+    let watched = port.map(|port| Endpoint::serve(port, vec![sessions.process()]));
+    let watched = watched.transpose()?;
     match &watched {
         Some(watched) => println!("ready {address} {}", watched.address()),
         None => println!("ready {address}"),

@@ -163,6 +163,11 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
+    /// Whether it never stands for election.
+    pub(crate) fn resigned(self, resigned: bool) -> Self {
+        Driver { resigned, ..self }
+    }
+
     pub(crate) fn new(
         corpus: &str,
         options: Arc<NodeOptions>,
@@ -773,10 +778,8 @@ impl Driver {
             Command::Report { report, reply } => {
                 // Those that do not lead listen, too.
                 self.totals.reports += 1;
-                let state = self.state.borrow();
-                let is_member = |id| state.servers.contains_key(&id);
-                self.heard.hear(now, &report, is_member);
-                drop(state);
+                let members = Arc::clone(&self.state.borrow().servers);
+                self.heard.hear(now, &report, &members);
                 self.assigner.hear(now, report.load);
                 let answer = self.leading(now).map(|_| ());
                 let _ = reply.send(answer);

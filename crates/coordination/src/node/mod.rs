@@ -228,20 +228,30 @@ impl Node {
             .collect()
     }
 
-    /// Stops leading, so that others need not wait for the lease.
-    pub(crate) async fn resign(&self) {
-        let begins = self.resigned.send_if_modified(|was| {
+    /// It is to stop leading: says so at once, and whether nobody has said it
+    /// before. Who does has to see to it by [`Node::give_up`].
+    pub(crate) fn begin_to_resign(&self) -> bool {
+        self.resigned.send_if_modified(|was| {
             let begins = *was == Resigned::No;
             if begins {
                 *was = Resigned::UnderWay;
             }
             begins
-        });
-        if !begins {
+        })
+    }
+
+    /// Stops leading, so that others need not wait for the lease.
+    pub(crate) async fn resign(&self) {
+        if !self.begin_to_resign() {
             let mut resigned = self.resigned.subscribe();
             let _ = resigned.wait_for(|now| *now == Resigned::Done).await;
             return;
         }
+        self.give_up().await;
+    }
+
+    /// Has every corpus stop leading. One that begins later does not begin to.
+    pub(crate) async fn give_up(&self) {
         for name in self.names() {
             if let Err(refusal) = self.ask(&name, |reply| Command::Resign { reply }).await {
                 tracing::debug!(corpus = name, %refusal, "resigning");
@@ -342,7 +352,9 @@ impl Node {
             self.writer.clone(),
             self.cut.subscribe(),
         )
-        .map_err(|error| Refusal::Invalid(error.to_string()))?;
+        .map_err(|error| Refusal::Invalid(error.to_string()))?
+        // Under the lock: whoever resigns sees this corpus, or this sees that.
+        .resigned(self.resigned() != Resigned::No);
         let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
         let task = tokio::spawn(driver.run(receiver));
         let corpus = Corpus {

@@ -1,8 +1,10 @@
 //! What servers have said last, for people: the balancer has its own opinion of
 //! their loads, smoothed and per slice.
 
+use crate::viewcell::Servers;
 use crate::vitals::{Report, Vitals};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 use trefoil_sharder::{ServerId, SliceLoad};
 
@@ -29,6 +31,8 @@ pub(super) struct Said {
 #[derive(Debug, Default)]
 pub(super) struct Heard {
     by_server: BTreeMap<ServerId, Said>,
+    /// Of whom it keeps something.
+    members: Servers,
 }
 
 /// The CPU that a server itself spends on a slice.
@@ -37,16 +41,16 @@ fn cpu(slice: &SliceLoad) -> f64 {
 }
 
 impl Heard {
-    /// Hears a member. `is_member` says who else is still one.
-    pub(super) fn hear(
-        &mut self,
-        now: Duration,
-        report: &Report,
-        is_member: impl Fn(ServerId) -> bool,
-    ) {
-        self.by_server.retain(|&server, _| is_member(server));
+    /// Hears a member. Forgets those that are none any more when the list is another
+    /// one: that is rare, and reports are not.
+    pub(super) fn hear(&mut self, now: Duration, report: &Report, members: &Servers) {
+        if !Arc::ptr_eq(members, &self.members) {
+            self.members = Arc::clone(members);
+            self.by_server
+                .retain(|server, _| members.contains_key(server));
+        }
         let load = &report.load;
-        if !is_member(load.server) {
+        if !members.contains_key(&load.server) {
             return;
         }
         let said = Said {
@@ -82,7 +86,8 @@ fn hottest(slices: &[SliceLoad]) -> Vec<SliceLoad> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use trefoil_sharder::{AssignmentVersion, KeyPoint, Load, ServerReport, Slice};
+    use crate::view::ServerInfo;
+    use trefoil_sharder::{AssignmentVersion, Capacity, KeyPoint, Load, ServerReport, Slice};
 
     fn report(server: u64) -> Report {
         // The higher the slice, the more CPU; the lower, the more bytes.
@@ -112,7 +117,11 @@ mod tests {
     fn sums_the_hottest_and_members_only() {
         let mut heard = Heard::default();
         let second = Duration::from_secs(1);
-        heard.hear(second, &report(1), |_| true);
+        let members = |ids: &[u64]| -> Servers {
+            let info = || ServerInfo::new("127.0.0.1:1", Capacity { cpu: 1.0, bytes: 1 });
+            Arc::new(ids.iter().map(|&id| (ServerId(id), info())).collect())
+        };
+        heard.hear(second, &report(1), &members(&[1]));
         let said = heard.of(ServerId(1)).unwrap();
         assert_eq!(said.cpu, (0..30).sum::<u64>() as f64 + 30.0);
         assert_eq!((said.requests, said.at), (60.0, second));
@@ -121,8 +130,9 @@ mod tests {
         assert_eq!(starts[8..10], [0, 10]);
         assert_eq!(starts.len(), 2 * SLICES_MAX);
         // The first has gone when the second speaks; a stranger is not kept.
-        heard.hear(second * 2, &report(2), |id| id == ServerId(2));
-        heard.hear(second * 2, &report(3), |id| id == ServerId(2));
+        let second_only = members(&[2]);
+        heard.hear(second * 2, &report(2), &second_only);
+        heard.hear(second * 2, &report(3), &second_only);
         let known = [1, 2, 3].map(|id| heard.of(ServerId(id)).is_some());
         assert_eq!(known, [false, true, false]);
     }

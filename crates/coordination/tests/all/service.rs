@@ -7,6 +7,7 @@ use trefoil_coordination::{
     AssignerClient, AssignerServer, BootInstant, CoordinationError, NodeOptions, Refusal, Session,
     Status, StoreAddress, Watcher,
 };
+use trefoil_endpoint::Drain;
 use trefoil_sharder::Freeze;
 
 fn any() -> SocketAddr {
@@ -122,4 +123,40 @@ async fn nobody_there_and_nothing_sensible_are_told_apart() {
     );
     let taken = AssignerServer::start(assigner.address(), &StoreAddress::Memory, fast()).await;
     assert!(matches!(taken, Err(CoordinationError::Listen { .. })));
+}
+
+// One thread: what is spawned has no turn before the next await.
+#[tokio::test]
+async fn a_drain_has_begun_once_it_is_asked_for_and_nothing_is_led_after_it() {
+    let assigner = AssignerServer::start(any(), &StoreAddress::Memory, fast())
+        .await
+        .unwrap();
+    let process = assigner.process();
+    assert_eq!(process.drained(), Some(Drain::NotBegun));
+    process.drain();
+    assert_ne!(process.drained(), Some(Drain::NotBegun));
+    process.drain();
+    eventually("it leads nothing", || {
+        process.drained() == Some(Drain::Done)
+    })
+    .await;
+    // A corpus that nobody has asked for before.
+    let client = AssignerClient::new(assigner.address().to_string().parse().unwrap());
+    let refused = client.begin_incarnation("late").await;
+    assert!(matches!(
+        refused,
+        Err(CoordinationError::Refused {
+            refusal: Refusal::NotLeading { .. },
+            ..
+        })
+    ));
+    tokio::time::sleep(fast().leader_lease * 2).await;
+    let (_, document) = client.status().await.pop().unwrap();
+    let document: serde_json::Value = serde_json::from_str(&document.unwrap()).unwrap();
+    let corpus = &document["corpora"][0];
+    assert_eq!(
+        (&corpus["corpus"], &corpus["leader"]),
+        (&"late".into(), &"".into()),
+        "{document}"
+    );
 }

@@ -169,3 +169,38 @@ fn off_loopback_only_if_allowed_and_never_to_drain() {
     assert_eq!(asked, ["200", "409", "403"]);
     assert!(!part.draining.load(Ordering::Relaxed));
 }
+
+#[test]
+fn connections_that_say_nothing_keep_nobody_away() {
+    let endpoint = at(vec![Part::new("a", true)]);
+    // As many as there are places, and some on top.
+    let open = |_| TcpStream::connect(endpoint.address()).unwrap();
+    let mut idle: Vec<TcpStream> = (0..40).map(open).collect();
+    assert_eq!(ask(&endpoint, "GET /livez"), (200, "alive".to_owned()));
+    // The newest of them is still heard.
+    let newest = idle.last_mut().unwrap();
+    newest.write_all(b"GET /livez HTTP/1.1\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    newest.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+#[test]
+fn a_post_that_somebody_passes_on_is_refused() {
+    let part = Part::new("a", true);
+    let endpoint = at(vec![Arc::clone(&part) as _]);
+    for header in [
+        "Origin: http://example.org",
+        "forwarded: for=192.0.2.1",
+        "X-Forwarded-For: 192.0.2.1",
+    ] {
+        let mut stream = TcpStream::connect(endpoint.address()).unwrap();
+        let request = format!("POST /drain HTTP/1.1\r\nHost: x\r\n{header}\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 403"), "{header}: {answer}");
+    }
+    assert!(!part.draining.load(Ordering::Relaxed));
+    assert_eq!(ask(&endpoint, "POST /drain").0, 202);
+}

@@ -187,6 +187,22 @@ async fn a_servers_own_error_is_handed_on_and_not_repeated() {
         .unwrap_err();
     assert_eq!(error.status().unwrap().code(), Code::NotFound);
     assert_eq!(world.servers[owner].asked(), 1);
+    world.servers[owner].answers(Answer::Fails(Status::internal("broken")));
+    world.router.call(KEY, ask).await.unwrap_err();
+    // One that its caller drops while it is under way.
+    let hangs = world
+        .router
+        .call(KEY, |_, _| std::future::pending::<Result<(), Status>>());
+    let dropped = tokio::time::timeout(Duration::from_millis(10), hangs).await;
+    assert!(dropped.is_err());
+    let page = world.router.metrics();
+    for line in [
+        "outcome=\"refused\"} 1.0",
+        "outcome=\"error\"} 1.0",
+        "outcome=\"abandoned\"} 1.0",
+    ] {
+        assert!(page.contains(line), "no {line} in {page}");
+    }
 }
 
 #[tokio::test]

@@ -18,24 +18,38 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    pub(crate) fn start(program: impl Into<PathBuf>, arguments: &[&str]) -> Self {
+    /// Begins it, and does not wait until it is ready.
+    pub(crate) fn begin(program: impl Into<PathBuf>, arguments: &[&str]) -> Self {
         let program = program.into();
-        let mut child = Command::new(&program)
+        let child = Command::new(&program)
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
             .unwrap_or_else(|error| panic!("{}: {error}", program.display()));
-        let mut line = String::new();
-        let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        stdout.read_line(&mut line).unwrap();
+        Running {
+            child,
+            ready: String::new(),
+        }
+    }
+
+    pub(crate) fn start(program: impl Into<PathBuf>, arguments: &[&str]) -> Self {
+        let mut running = Running::begin(program, arguments);
+        let mut stdout = BufReader::new(running.child.stdout.take().unwrap());
+        let (said, hears) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let mut line = String::new();
+            let read = stdout.read_line(&mut line);
+            said.send(read.map(|_| line))
+        });
+        let line = hears.recv_timeout(PATIENCE);
+        let line = line.unwrap_or_else(|_| panic!("{arguments:?}: it does not get ready"));
+        let line = line.unwrap();
         let ready = line.trim_end().strip_prefix("ready ");
         let ready = ready.unwrap_or_else(|| panic!("{arguments:?}: {line:?}"));
-        Running {
-            ready: ready.to_owned(),
-            child,
-        }
+        ready.clone_into(&mut running.ready);
+        running
     }
 
     /// `ready` of the command line's own processes.

@@ -1,8 +1,10 @@
 //! Readiness and liveness of real processes while something is away.
 
-use super::fleet::{Running, assigner, http, sessions, until};
-use crate::support::PROGRAM;
+use super::fleet::{Running, assigner, http, sessions, status, until};
+use crate::support::{PROGRAM, free_port};
 use rustix::process::Signal;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
 use trefoil_freshness::Database;
 use trefoil_freshness::throwaway::Throwaway;
 use trefoil_ports::EtcdProcess;
@@ -92,4 +94,35 @@ async fn a_relay_is_ready_while_it_follows() {
         assert!(relay.ended_well());
     });
     looked.await.unwrap();
+}
+
+#[test]
+fn a_relay_that_waits_for_its_database_is_alive_and_not_ready() {
+    // Takes connections, and says nothing.
+    let database = TcpListener::bind("127.0.0.1:0").unwrap();
+    let postgres = format!("postgres://a@{}/a", database.local_addr().unwrap());
+    let metrics = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let at = metrics.to_string();
+    let mut relay = vec!["relay", "--postgres", &postgres, "--listen", "127.0.0.1:0"];
+    relay.extend(["--publication", "changes", "--map", "item=item/{id}"]);
+    relay.extend(["--metrics", &at]);
+    let _relay = Running::begin(PROGRAM, &relay);
+    until(|| TcpStream::connect(metrics).is_ok(), |is_there| *is_there);
+    assert_eq!(http(metrics, "GET /livez").0, 200);
+    let (status, why) = http(metrics, "GET /readyz");
+    assert_eq!(status, 503);
+    assert!(why.contains("has not reached the database"), "{why}");
+}
+
+#[test]
+fn a_server_whose_port_for_metrics_is_taken_does_not_join() {
+    let assigner = assigner(&[]);
+    let at = assigner.at("address").to_string();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let metrics = taken.local_addr().unwrap().to_string();
+    let program = PathBuf::from(PROGRAM).with_file_name("sessions");
+    let arguments = ["--assigner", &at, "--metrics", &metrics];
+    assert!(!Running::begin(program, &arguments).ended_well());
+    let now = status(&at);
+    assert!(now["corpora"].as_array().unwrap().is_empty(), "{now}");
 }
