@@ -77,6 +77,9 @@ pub enum FlushError {
         /// The configuration that says so.
         config_id: u32,
     },
+    /// What was committed before a flush has to be executed before it.
+    #[error("the queue of backend {0} is hindered, so that it is not flushed: try again")]
+    QueueHindered(u32),
     /// Every flush takes one.
     #[error("the cell's config ids are used up: start it anew")]
     NoConfigId,
@@ -103,6 +106,8 @@ impl State {
             return Err(FlushError::Immutable);
         }
         check_floor(floor, clock::now().unix_ns)?;
+        // What is executed once the floor is raised lies above it.
+        self.settle_queues()?;
         loop {
             let stored = self.in_force()?;
             if stored.flush_floor >= floor {
@@ -119,6 +124,14 @@ impl State {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    /// Has everything executed that was committed by now.
+    pub(crate) fn settle_queues(&self) -> Result<(), FlushError> {
+        let hindered = self.members.iter().find(|member| !member.settle_all());
+        hindered.map_or(Ok(()), |member| {
+            Err(FlushError::QueueHindered(member.number))
+        })
     }
 
     /// The configuration that is in force. Whoever follows it or changes it asks here: one

@@ -223,7 +223,7 @@ impl Member {
             .ok_or(Rejection::UnknownConfig)
     }
 
-    /// The same for all keys.
+    /// The same for all keys. `false`: the queue is hindered, and nothing is known.
     pub(crate) fn settle_all(&self) -> bool {
         self.queue.get().is_none_or(CellQueue::settle_all)
     }
@@ -352,8 +352,6 @@ impl Member {
     /// Serves the same corpus under another config id. Requests that name the
     /// old one are refused from now on, and its readers look for the new one.
     pub(crate) fn change_config(&self, config_id: u32) {
-        // What was committed before a flush is flushed.
-        self.settle_all();
         self.config_id.store(config_id, Memory::Release);
         self.store.set_config_id(config_id);
     }

@@ -123,6 +123,7 @@ impl CellQueue {
         let (answering, answer) = channel();
         let sent = lock(&self.admissions).send(answering);
         sent.map_err(|_| NoLane::Full)?;
+        self.wake();
         let given = answer.recv_timeout(WITHIN).map_err(|_| NoLane::Full)?;
         let (place, invitation) = given?;
         let marks = self.object.as_fd().try_clone_to_owned();
@@ -164,9 +165,16 @@ impl CellQueue {
     /// Rule 4. Returns when everything that was committed is executed.
     pub(crate) fn end(&self) -> bool {
         self.is_ending.store(true, Ordering::Release);
-        // It may nap.
-        let _ = lock(&self.house).submit(&[], false);
+        self.wake();
         self.await_end()
+    }
+
+    /// Ends the nap of the queue's thread.
+    fn wake(&self) {
+        let mut house = lock(&self.house);
+        if let Ok(sent) = house.submit(&[], false) {
+            house.forget(sent);
+        }
     }
 
     fn await_end(&self) -> bool {
@@ -222,7 +230,7 @@ impl Serving {
     }
 
     /// Executes what was committed, and takes nothing more. Marks that stay are of nothing
-    /// that was, or will be.
+    /// that was, or will be: nobody looks at them any more.
     fn finish(&mut self) {
         self.worker.close();
         while !self.worker.is_drained() {
@@ -238,6 +246,7 @@ impl Serving {
             clearer.release();
             self.member.store.release(lane_len());
         }
+        marks::close(&self.marks.words());
     }
 
     /// Places of clients that are gone are free.

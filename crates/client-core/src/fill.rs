@@ -83,7 +83,8 @@ pub fn leaves_room(
 
 /// The same, of what its index says after its stamp was read. What only a message
 /// finds is taken for absent, as the miss did: else a key whose bucket has
-/// overflowed could not be filled.
+/// overflowed could not be filled. Whether something is committed and not executed, which
+/// takes a message too, is asked before.
 pub fn index_leaves_room(
     vote: IndexVote,
     dead: Version,

@@ -29,10 +29,13 @@ pub enum Commit {
     Acknowledged,
 }
 
-/// How long a backend may take to give a place at its queue.
+/// How long a backend may take to give a place at its queue, unless the client's deadline is
+/// shorter.
 const WELCOME: Duration = Duration::from_secs(2);
 /// After it gave none, nobody asks for so long.
 const RETRY_NS: u64 = 100_000_000;
+/// The same after it has said nothing: each attempt costs its caller a deadline.
+const RETRY_SILENT_NS: u64 = 2_000_000_000;
 
 /// The places that a client has at queues.
 #[derive(Debug, Default)]
@@ -165,14 +168,20 @@ impl Client {
         let socket = config.backend(backend);
         let socket = socket.and_then(|backend| backend.fabric_socket.clone());
         let socket = socket.ok_or(NotCommittable::NotShared(backend))?;
+        let left_ns = self.driver.limits(now).deadline_ns.saturating_sub(now);
+        if left_ns == 0 {
+            return Ok(false);
+        }
         let options = ConnectOptions {
             servers: self.shared.servers.clone(),
-            timeout: WELCOME,
+            timeout: WELCOME.min(Duration::from_nanos(left_ns)),
             ..ConnectOptions::default()
         };
         match Seat::take(&socket, backend, &options) {
-            // What another life of the cell acknowledges is nothing to this one.
-            Ok(seat) if seat.view.agreement().topology.life == self.driver.topology().id().life => {
+            // Where a key belongs is known by the topology alone: a backend of a cell that was
+            // resized meanwhile would acknowledge keys that are another's by now. What is
+            // executed is refused instead, and so this client learns of the newer one.
+            Ok(seat) if seat.view.agreement().topology == self.driver.topology().id() => {
                 self.seats.by_backend.insert(backend, seat);
                 Ok(true)
             }
@@ -185,9 +194,14 @@ impl Client {
                 | ConnectError::ForeignServer { .. }
                 | ConnectError::NotAllowed { .. },
             ) => Err(NotCommittable::NotShared(backend).into()),
-            // It is not there at present, or full.
-            Ok(_) | Err(_) => {
-                let until = now.saturating_add(RETRY_NS);
+            // It is not there at present, or full, or serves another topology.
+            attempt => {
+                let pause_ns = match attempt {
+                    Err(ConnectError::Timeout { .. }) => RETRY_SILENT_NS,
+                    _ => RETRY_NS,
+                };
+                // The attempt took its time.
+                let until = time::monotonic_ns().saturating_add(pause_ns);
                 self.seats.silent_until_ns.insert(backend, until);
                 Ok(false)
             }

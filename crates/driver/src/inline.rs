@@ -177,6 +177,11 @@ pub fn stamp_of(
 ) -> Option<u64> {
     let partition = view.partition(place, hash);
     let stamp = view.stamp_in(partition, hash);
+    // What is committed and not executed is nowhere in the index. What is marked after this
+    // is executed after it, and changes the stamp.
+    if view.is_pending(hash) {
+        return None;
+    }
     // After the stamp: what comes later than this changes it.
     let vote = view.index_vote_in(partition, hash);
     index_leaves_room(vote, dead, now_unix_ns).then_some(stamp)

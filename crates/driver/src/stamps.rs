@@ -43,6 +43,10 @@ impl<H: Host> Driver<H> {
         let Some(view) = link.and_then(Link::view) else {
             return false;
         };
+        // As in `inline::stamp_of`.
+        if view.is_pending(hash) {
+            return false;
+        }
         (0..LOOKS_MAX)
             .map(|_| view.index_vote(place, hash))
             .find(|vote| *vote != IndexVote::Unstable)

@@ -7,7 +7,7 @@
 //! | page | word | field | writer | why |
 //! |---|---|---|---|---|
 //! | 0 | 0 | magic | server, before anybody gets the object | |
-//! | 0 | 1 | places | server | rows that were ever in use: the *directory* |
+//! | 0 | 1 | places | server | rows that were ever in use: the *directory*. 0 again when the queue has ended |
 //! | 1 + place | 0.. | marked, one word for each mark | client | mutations of such keys that the clients of this place have committed, or are about to |
 //! | 1 + place | 256.. | cleared, as many | server | how many of these it has executed |
 //!
@@ -67,6 +67,12 @@ pub fn initialise<W: WordsMut + ?Sized>(words: &W) {
 /// Whether an object is that.
 pub fn is_initialised<W: Words + ?Sized>(words: &W) -> bool {
     words.load_acquire(WORD_MAGIC) == MAGIC
+}
+
+/// Nothing is pending from now on. To be called when everything that was committed is
+/// executed, and nothing more is taken: what clients mark now is refused.
+pub fn close<W: WordsMut + ?Sized>(words: &W) {
+    words.store_release(WORD_PLACES, 0);
 }
 
 /// A client's side: one mutation at a time.

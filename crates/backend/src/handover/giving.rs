@@ -147,6 +147,16 @@ fn go_on(member: &Member) {
     }
 }
 
+/// What was committed goes along. It is waited for without the lock, which the lease's thread
+/// takes; and before the time begins in which nothing is taken. `false`: it is hindered.
+fn end_queue(member: &Member, token: u64) -> bool {
+    let is_successor = {
+        let mut to = member.giving.lock();
+        heard(&mut to, token, Instant::now()).is_some_and(|to| !to.released)
+    };
+    !is_successor || member.end_queue()
+}
+
 /// One step of a handover, as the successor asks for it.
 pub(crate) fn step(
     state: &Arc<State>,
@@ -170,6 +180,9 @@ pub(crate) fn step(
     // Before the lock that the lease's thread takes, too: who changes the configuration may
     // have every header to rewrite.
     let adopting = (step == HandOverStep::Release).then(|| state.adopting());
+    if step == HandOverStep::Freeze && !end_queue(member, request.successor) {
+        return Err(Status::aborted("the queue of this backend is hindered"));
+    }
     let mut to = member.giving.lock();
     let successor = heard(&mut to, request.successor, Instant::now());
     let successor = successor.ok_or_else(|| {
@@ -186,10 +199,6 @@ pub(crate) fn step(
             ..response(shard_states(&member.store), Duration::ZERO)
         }),
         HandOverStep::Freeze => {
-            // What was committed goes along.
-            if !member.end_queue() {
-                return Err(Status::aborted("the queue of this backend is hindered"));
-            }
             for shard in 0..member.store.shard_count() {
                 member.store.freeze(shard, true);
             }

@@ -143,6 +143,34 @@ fn go_on(member: &Member) {
     }
 }
 
+impl Part {
+    /// Whether this attempt may have the backend take no mutation.
+    fn may_freeze(&self, member: &Member, attempt: u32) -> Result<(), Status> {
+        if attempt <= self.attempt || self.phase != Phase::Open {
+            return Err(Status::aborted("this attempt is over"));
+        }
+        // That passes: it is asked again.
+        hindrance(member).map_or(Ok(()), |why| Err(Status::aborted(why)))
+    }
+}
+
+/// What was committed goes along. It is waited for without the lock, which the lease's thread
+/// takes; and before the time begins in which nothing is taken.
+fn end_queue(member: &Member, request: &v1::ResizeRequest) -> Result<(), Status> {
+    {
+        let mut part = member.resizing.lock();
+        let Some(of) = part.as_mut().filter(|of| of.resize == request.resize) else {
+            return Ok(());
+        };
+        of.heard = Instant::now();
+        of.may_freeze(member, request.attempt)?;
+    }
+    match member.end_queue() {
+        true => Ok(()),
+        false => Err(Status::aborted("the queue of this backend is hindered")),
+    }
+}
+
 /// One step of a resize, as it is asked for.
 pub(crate) fn step(
     state: &Arc<State>,
@@ -153,12 +181,15 @@ pub(crate) fn step(
     if request.resize == 0 || step == ResizeStep::Unspecified {
         return Err(Status::invalid_argument("no resize, or no step"));
     }
-    let now = Instant::now();
     if matches!(step, ResizeStep::Begin | ResizeStep::Freeze)
         && let Some(why) = state.hindered_by_config()
     {
         return Err(Status::failed_precondition(why.to_string()));
     }
+    if step == ResizeStep::Freeze {
+        end_queue(member, request)?;
+    }
+    let now = Instant::now();
     let mut part = member.resizing.lock();
     if step == ResizeStep::Begin {
         // `cell up` starts the new processes, with the program that the old ones run.
@@ -199,17 +230,7 @@ pub(crate) fn step(
             Ok(v1::ResizeResponse::default())
         }
         ResizeStep::Freeze => {
-            if request.attempt <= of.attempt || of.phase != Phase::Open {
-                return Err(Status::aborted("this attempt is over"));
-            }
-            // That passes: it is asked again.
-            if let Some(why) = hindrance(member) {
-                return Err(Status::aborted(why));
-            }
-            // What was committed goes along.
-            if !member.end_queue() {
-                return Err(Status::aborted("the queue of this backend is hindered"));
-            }
+            of.may_freeze(member, request.attempt)?;
             of.attempt = request.attempt;
             of.phase = Phase::Frozen {
                 until: now + FROZEN_MAX,

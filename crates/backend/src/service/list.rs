@@ -2,6 +2,8 @@
 
 use crate::clock;
 use crate::member::Member;
+use std::sync::Arc;
+use tonic::Status;
 use trefoil_rpc::{Listed, encode_listed, v1};
 use trefoil_store::{ListedItem, Position};
 
@@ -17,15 +19,21 @@ const SLICES_MAX: usize = 64;
 
 /// The page that a request asks for. Keys have at most 64 KiB, so that a page of
 /// the longest ones would not fit a message: long ones make a page shorter.
-pub(super) async fn page(member: &Member, request: &v1::ListRequest) -> v1::ListResponse {
+pub(super) async fn page(
+    member: &Arc<Member>,
+    request: &v1::ListRequest,
+) -> Result<v1::ListResponse, Status> {
     let mut page = v1::ListResponse {
         partition_count: member.shape().sub_count() as u32,
         ..v1::ListResponse::default()
     };
     let Some(shard) = member.store.config().shards.local_of(request.shard) else {
-        return page;
+        return Ok(page);
     };
-    member.settle_all();
+    if !is_settled(member).await {
+        let why = "the queue of this backend is hindered: what was committed may be missing";
+        return Err(Status::unavailable(why));
+    }
     let until = (request.until != 0).then(|| Position::from_number(request.until));
     let (mut from, mut packed) = (Position::from_number(request.cursor), Vec::new());
     let count_max = match request.takes_packed {
@@ -57,7 +65,17 @@ pub(super) async fn page(member: &Member, request: &v1::ListRequest) -> v1::List
         tokio::task::yield_now().await;
     }
     page.packed = packed.into();
-    page
+    Ok(page)
+}
+
+/// Has executed what was committed by now; others go on meanwhile.
+async fn is_settled(member: &Arc<Member>) -> bool {
+    if member.queue.get().is_none() {
+        return true;
+    }
+    let member = Arc::clone(member);
+    let settled = tokio::task::spawn_blocking(move || member.settle_all());
+    settled.await.unwrap_or(false)
 }
 
 fn item<'a>(listed: &ListedItem<'a>) -> Listed<'a> {

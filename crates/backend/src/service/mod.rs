@@ -395,7 +395,7 @@ impl Trefoil for RpcService {
         let state = Arc::clone(&self.state);
         let flushed = tokio::task::spawn_blocking(move || {
             // What was committed by now is flushed.
-            member.settle_all();
+            state.settle_queues()?;
             let newest = member.store.newest();
             let config = match request.floor {
                 Some(floor) => state.raise_flush_floor(trefoil_rpc::decode_version(floor))?,
@@ -406,7 +406,10 @@ impl Trefoil for RpcService {
         let flushed = flushed.await;
         let (newest, config) = flushed
             .map_err(|error| Status::internal(format!("the flush failed: {error}")))?
-            .map_err(|error| Status::failed_precondition(error.to_string()))?;
+            .map_err(|error| match error {
+                FlushError::QueueHindered(_) => Status::unavailable(error.to_string()),
+                _ => Status::failed_precondition(error.to_string()),
+            })?;
         Ok(Response::new(v1::FlushResponse {
             config_id: config.config_id,
             flush_floor: Some(trefoil_rpc::encode_version(config.flush_floor)),
@@ -422,7 +425,7 @@ impl Trefoil for RpcService {
         let request = request.get_ref();
         let member = self.member(request.backend)?;
         check_life(member, request.life)?;
-        Ok(Response::new(list::page(member, request).await))
+        Ok(Response::new(list::page(member, request).await?))
     }
 
     async fn raise_epoch(

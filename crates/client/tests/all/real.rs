@@ -47,16 +47,49 @@ impl Real {
         Self::start_with(home, Mode::R1, |_| fabric.clone(), (32, true))
     }
 
+    /// The same cell with so many backends, at the same addresses: what clients find who know
+    /// the former configuration alone. It begins empty.
+    pub(crate) fn resized_with_queue(self, backend_count: u32) -> Real {
+        let Real {
+            address,
+            fabric,
+            _home: home,
+            server,
+        } = self;
+        drop(server);
+        let config = (2, backend_count);
+        Self::start_at(
+            &address,
+            home,
+            Mode::R1,
+            |_| fabric.clone(),
+            (32, true),
+            config,
+        )
+    }
+
     fn start_with(
         home: TempDir,
         mode: Mode,
         named: impl Fn(u32) -> PathBuf,
-        (ring_count, queue): (usize, bool),
+        options: (usize, bool),
     ) -> Real {
-        let any = "127.0.0.1:0".parse().unwrap();
+        let config = (1, mode.copy_count() as u32);
+        Self::start_at("127.0.0.1:0", home, mode, named, options, config)
+    }
+
+    fn start_at(
+        address: &str,
+        home: TempDir,
+        mode: Mode,
+        named: impl Fn(u32) -> PathBuf,
+        (ring_count, queue): (usize, bool),
+        (config_id, backend_count): (u32, u32),
+    ) -> Real {
+        let address = address.parse().unwrap();
         let fabric = home.path().join("fabric");
         let listen = ListenOptions {
-            tcp: Some(any),
+            tcp: Some(address),
             unix: None,
             fabric: Some(fabric.clone()),
             metrics: None,
@@ -64,7 +97,6 @@ impl Real {
         };
         let listeners = Listeners::bind(&listen).unwrap();
         let store = Arc::new(EmbeddedStore::new());
-        let backend_count = mode.copy_count() as u32;
         let mut options = ServerOptions::new(store.clone(), (0..backend_count).collect());
         // Generous: the bound counts what parallel tests hold, too.
         options.memory_limit = 1 << 30;
@@ -79,7 +111,7 @@ impl Real {
         };
         let config = CellConfig {
             life: 1,
-            config_id: 1,
+            config_id,
             cell: "test".to_owned(),
             mode,
             backends: (0..backend_count).map(backend).collect(),

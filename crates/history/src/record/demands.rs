@@ -87,6 +87,10 @@ pub(super) fn unmet(due: &Due, seen: &Seen<'_>) -> Vec<String> {
         demand(figures.hits > 0, &no_hit);
         let none_stored = format!("no mutation by {carrier} was acknowledged");
         demand(figures.stored > 0, &none_stored);
+        demand(
+            figures.unversioned > 0 || *carrier != CarrierKind::Queue,
+            "no mutation was committed before it was executed",
+        );
     }
     demand(
         seen.comparisons > 0,
@@ -138,6 +142,7 @@ mod tests {
             hits: 1,
             failed: 0,
             stored: 1,
+            unversioned: 0,
             unknown: 0,
         };
         (

@@ -4,6 +4,7 @@ use super::plan::CarrierKind;
 use crate::event::{Event, Kind, NEVER, Outcome};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use trefoil_layout::Version;
 
 /// How often one fault was done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -46,6 +47,9 @@ pub struct CarrierFigures {
     pub failed: u64,
     /// Mutations that were acknowledged.
     pub stored: u64,
+    /// Of these, without a version: where native clients commit before it is executed, those
+    /// that were.
+    pub unversioned: u64,
     /// Mutations that were answered, and may have taken effect or not.
     pub unknown: u64,
 }
@@ -56,7 +60,10 @@ impl CarrierFigures {
         match (event.kind, event.outcome) {
             (Kind::Get, Outcome::Hit) => self.hits += 1,
             (Kind::Get, Outcome::Failed) => self.failed += 1,
-            (_, Outcome::Stored) => self.stored += 1,
+            (_, Outcome::Stored) => {
+                self.stored += 1;
+                self.unversioned += u64::from(event.version == Version::ZERO);
+            }
             (_, Outcome::Unknown) if event.end_ns != NEVER => self.unknown += 1,
             _ => {}
         }

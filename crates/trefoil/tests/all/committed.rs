@@ -36,6 +36,26 @@ fn a_cell_of_one_copy_takes_them_by_choice() {
     assert!(out.contains("\"committed\""), "{out}");
 }
 
+/// A successor has a queue of its own.
+#[test]
+fn they_are_taken_where_a_backend_has_moved_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let cell = Cell::up(dir.path(), &["--mode", "R=1", "--queue"]);
+    let set = |value: &str| {
+        let output = cell.run(&[&["set", "key", value], &ACKNOWLEDGED[..]].concat());
+        (output.status.code(), text(&output.stdout))
+    };
+    let committed = (Some(0), String::new());
+    assert_eq!(set("before"), committed);
+    let moved = cell.run(&["cell", "restart"]);
+    assert!(moved.status.success(), "{}", text(&moved.stderr));
+    let found = cell.run(&["get", "key"]);
+    assert_eq!(text(&found.stdout).trim(), "before");
+    assert_eq!(set("after"), committed);
+    let found = cell.run(&["get", "key"]);
+    assert_eq!(text(&found.stdout).trim(), "after");
+}
+
 #[test]
 fn where_they_are_not_taken_it_is_said_with_what_to_do() {
     let dir = tempfile::tempdir().unwrap();
@@ -86,6 +106,9 @@ mod histories {
         for fault in faults.split(',').filter(|fault| *fault != "restart") {
             assert!(json["faults"][fault]["done"].as_u64() > Some(0), "{json:#}");
         }
+        // Else everything was executed, and nothing is shown.
+        let committed = &json["carriers"]["queue"]["unversioned"];
+        assert!(committed.as_u64() > Some(500), "{json:#}");
         json
     }
 
