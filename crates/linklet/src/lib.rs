@@ -126,7 +126,7 @@
 //! use std::sync::Arc;
 //! use trefoil_linklet::{Linklet, Listener, Marshal, MarshalError, Replication, StateLoss};
 //!
-//! #[derive(Clone, Default)]
+//! #[derive(Clone, Debug, Default)]
 //! struct Board(Vec<(u64, String)>);
 //!
 //! struct Lines;
