@@ -70,14 +70,14 @@ enum Claimed {
     /// Nobody was connected to in advance.
     #[default]
     Nobody,
-    Early(Early),
+    Early(Box<Early>),
     /// Somebody has brought what comes of it.
     Brought,
 }
 
 impl Claim {
     pub(crate) fn of(early: Option<Early>) -> Self {
-        let claimed = early.map_or(Claimed::Nobody, Claimed::Early);
+        let claimed = early.map_or(Claimed::Nobody, |early| Claimed::Early(Box::new(early)));
         Claim(Arc::new(Mutex::new(claimed)))
     }
 
@@ -97,7 +97,7 @@ impl Claim {
     fn found(&self, early: Early) {
         let mut claimed = self.lock();
         if !matches!(*claimed, Claimed::Brought) {
-            let former = std::mem::replace(&mut *claimed, Claimed::Early(early));
+            let former = std::mem::replace(&mut *claimed, Claimed::Early(Box::new(early)));
             drop(claimed);
             drop(former);
         }
@@ -108,7 +108,7 @@ impl Claim {
         let mut claimed = self.lock();
         let serves = matches!(&*claimed, Claimed::Early(early) if early.serves());
         match serves.then(|| std::mem::take(&mut *claimed)) {
-            Some(Claimed::Early(early)) => Some(early),
+            Some(Claimed::Early(early)) => Some(*early),
             _ => None,
         }
     }

@@ -82,7 +82,7 @@ fn no_get_misses_what_was_committed_before_it_began() {
         let readers = [(Carrier::Auto, 0), (Carrier::Auto, 1), (Carrier::Rpc, 2)];
         let readers = readers.map(|(carrier, place)| scope.spawn(read(carrier, place)));
         let mut writer = client(&cell, Carrier::Auto, 0);
-        let (mut committed, mut number) = (0, 0);
+        let (mut committed, mut number) = (0, 0u64);
         let by = Instant::now() + PATIENCE;
         let has_read = |reads: &AtomicU64| reads.load(Ordering::Relaxed) > READS;
         while !done.iter().all(has_read) || committed < COMMITS {
