@@ -85,7 +85,7 @@ pub enum StartError {
     NoCorpus,
     /// A queue where it would promise what it does not keep.
     #[error(
-        "clients commit before a backend executes (--queue) in cells of one copy (R=1) only; this one is {0}"
+        "there is nothing to commit (--queue) in a cell that nobody writes to; this one is {0}"
     )]
     Queue(Mode),
     /// The queue's memory.

@@ -1,6 +1,6 @@
-//! The queue of a backend of an R=1 cell: SETs and ERASEs that its clients on this host have
-//! committed by publishing them, and that are executed here afterwards, in the order of their
-//! positions (`docs/ordered.md`, *In a cell*).
+//! The queue of a backend: SETs and ERASEs that its clients on this host have committed by
+//! publishing them, and that are executed here afterwards, in the order of their positions
+//! (`docs/ordered.md`, *In a cell*).
 //!
 //! ```text
 //!  client ─ marks its key ─ publishes ─► lane ─► trefoil-queue ─► Store::mutate ─ clears
@@ -10,13 +10,16 @@
 //! # Rules
 //! 1. **Whatever comes by another way is behind the queue.** Before a message, a call or a
 //!    flush looks at a key with a mark, everything that was published before is executed.
-//! 2. **What was committed takes effect at its position** (`Store::mutate_committed`). The
-//!    version that its client has nominated orders nothing here: where something at least as
-//!    new is known, it is lifted above that. By rule 1, whatever began after the commit lies
-//!    behind it all the same.
+//! 2. **What was committed to the only copy takes effect at its position**
+//!    (`Store::mutate_committed`). The version that its client has nominated orders nothing
+//!    here: where something at least as new is known, it is lifted above that. By rule 1,
+//!    whatever began after the commit lies behind it all the same. With three copies each has
+//!    an order of its own, and versions decide, as everywhere.
 //! 3. **What cannot be stored is erased.** Nobody may hit what was there before.
 //! 4. **An end executes what was committed, and refuses the rest**, before the backend stops
 //!    to take mutations: shut down, moved to another process, or of another size.
+//! 5. **Before it is copied, everything is executed that was committed before its epoch was
+//!    raised** (`service/copy.rs`). What was committed later, clients do not count.
 
 use crate::clock;
 use crate::member::Member;
@@ -37,6 +40,7 @@ use trefoil_ordered::{
     Answer, Invitation, Options, Queue, Refused, Service, SetUpError, Step, Worker,
 };
 use trefoil_region::{HugePages, Mapping, MemoryObject};
+use trefoil_store::CommitOrder;
 
 /// How long somebody waits for the queue's thread before it counts as hindered.
 const WITHIN: Duration = Duration::from_secs(1);
@@ -82,8 +86,13 @@ impl CellQueue {
         let house = Queue::join(worker.admit()?)?;
         let (wanting, wanted) = channel();
         let (is_ending, has_ended) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
+        let copy_count = member.store.config().shards.placement().copy_count();
         let mut serving = Serving {
             worker,
+            order: match copy_count {
+                1 => CommitOrder::Position,
+                _ => CommitOrder::Version,
+            },
             wanted,
             member: Arc::clone(member),
             marks: marks.clone(),
@@ -198,6 +207,7 @@ impl CellQueue {
 /// The queue's thread.
 struct Serving {
     worker: Worker,
+    order: CommitOrder,
     wanted: Receiver<Wanted>,
     member: Arc<Member>,
     marks: Mapping,
@@ -231,6 +241,7 @@ impl Serving {
     fn turn(&mut self) -> Turn {
         let Serving {
             worker,
+            order,
             member,
             places,
             unexecuted,
@@ -238,6 +249,7 @@ impl Serving {
         } = self;
         worker.run_once(&mut Execution {
             member,
+            order: *order,
             places,
             unexecuted,
         })
@@ -302,6 +314,7 @@ fn lane_len() -> u64 {
 /// Executes what was committed.
 struct Execution<'a> {
     member: &'a Member,
+    order: CommitOrder,
     places: &'a mut HashMap<u64, (usize, Clearer<Mapped>)>,
     unexecuted: &'a mut u64,
 }
@@ -321,7 +334,7 @@ impl Service for Execution<'_> {
         }
         let store = &self.member.store;
         // Rules 2 and 3.
-        if let Err(why) = store.mutate_committed(clock::now(), &mutation) {
+        if let Err(why) = store.mutate_committed(clock::now(), &mutation, self.order) {
             *self.unexecuted += 1;
             // A client may send as many as it likes of what belongs elsewhere.
             if self.unexecuted.is_power_of_two() {

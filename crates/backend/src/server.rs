@@ -783,7 +783,7 @@ fn check(options: &ServerOptions, config: &CellConfig) -> Result<(), StartError>
             return Err(StartError::Member { number, last });
         }
     }
-    if options.queue && config.mode != Mode::R1 {
+    if options.queue && config.mode.is_immutable() {
         return Err(StartError::Queue(config.mode));
     }
     match (config.mode.is_immutable(), &options.load) {

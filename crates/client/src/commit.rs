@@ -1,19 +1,35 @@
-//! SETs and ERASEs that are acknowledged when they stand in their backend's queue, and executed
-//! afterwards (`docs/ordered.md`, *In a cell*). On the backend's host, in cells of one copy.
+//! SETs and ERASEs that are acknowledged when they stand in the queues of their backends, and
+//! executed afterwards (`docs/ordered.md`, *In a cell*). On the backends' host.
+//!
+//! # Three copies
+//! Each backend executes in an order of its own, and versions decide, as everywhere. So a commit
+//! must not be below anything that was acknowledged before it, and has to stand where it will
+//! survive:
+//! 1. **Ask first.** Its version is above whatever is known at each of the three, executed or
+//!    published (`newest_ns`, `nominated`). Where that is too far ahead of the clock, it is
+//!    executed instead.
+//! 2. **Publish at each**, or at none: all three have room.
+//! 3. **Look last.** It counts if all three leases go on and all three acknowledge in one epoch.
+//!    A backend that loses its memory copies from the other two under a higher epoch, and they
+//!    execute what stood in their queues before they let it.
+//!
+//! `spec/Queue.tla` is the same, with each rule left out once.
 
 use crate::client::{Client, check_key};
 use crate::error::{Mutated, NotCommittable, OpError};
 use crate::mutate::SetOptions;
 use crate::time;
 use std::collections::HashMap;
+use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 use trefoil_client_core::mode::Mode;
 use trefoil_driver::Item;
 use trefoil_fabric::shm::{ConnectError, ConnectOptions, Seat};
-use trefoil_layout::KeyHash;
 use trefoil_layout::data::DataEntry;
+use trefoil_layout::limits::CLOCK_AHEAD_NS_MAX;
 use trefoil_layout::message::{Request, RequestHead};
 use trefoil_layout::op::{Action, Mutation};
+use trefoil_layout::{KeyHash, Version};
 use trefoil_ordered::slot::PAYLOAD_LEN_MAX;
 
 /// When a SET or an ERASE is done for its caller.
@@ -22,10 +38,11 @@ pub enum Commit {
     /// When a quorum has executed it.
     #[default]
     Executed,
-    /// When it stands in the backend's queue: no GET that begins later misses it. It is lost
-    /// if the backend's process dies before it has executed it, as everything is that a backend
-    /// of one copy holds. What is too long for a slot of the queue, or finds it full or
-    /// ending, is executed instead.
+    /// When it stands in the queues of the key's backends: no GET that begins later misses it.
+    /// With one copy it is lost if the backend's process dies before it has executed it, as
+    /// everything is that such a backend holds; with three, one may die. What is too long for a
+    /// slot of a queue, or finds one full or ending, is executed instead; so is whatever comes
+    /// while one of three backends is away, or recovers.
     Acknowledged,
 }
 
@@ -36,6 +53,10 @@ const WELCOME: Duration = Duration::from_secs(2);
 const RETRY_NS: u64 = 100_000_000;
 /// The same after it has said nothing: each attempt costs its caller a deadline.
 const RETRY_SILENT_NS: u64 = 2_000_000_000;
+
+/// Versions from further ahead of the host's clock are not committed: backends refuse what is
+/// 10 s ahead, and clocks may be set back a little before they execute it.
+const AHEAD_NS_MAX: u64 = CLOCK_AHEAD_NS_MAX - 2_000_000_000;
 
 /// The places that a client has at queues.
 #[derive(Debug, Default)]
@@ -51,8 +72,18 @@ enum Attempt {
     Committed,
     /// Nothing was sent that will ever be executed.
     Refused,
-    /// The backend's lease has ended meanwhile.
+    /// It may be executed: a backend's lease has ended meanwhile, say.
     Unknown,
+}
+
+impl Attempt {
+    /// One that got no further after it was published so many times.
+    fn after(published: usize) -> Self {
+        match published {
+            0 => Attempt::Refused,
+            _ => Attempt::Unknown,
+        }
+    }
 }
 
 impl Client {
@@ -102,16 +133,24 @@ impl Client {
         item: Item,
     ) -> Result<bool, OpError> {
         let topology = self.driver.topology();
-        if topology.mode() != Mode::R1 {
+        if topology.mode() == Mode::R2Immutable {
             return Err(NotCommittable::Mode(topology.mode()).into());
         }
         let hash = topology.hash(key);
         let cohort = topology.cohort(hash);
-        let (backend, config_id) = (cohort.as_slice()[0], topology.id().config_id);
-        if !self.has_seat(backend)? {
-            return Ok(false);
+        let (cohort, config_id) = (cohort.as_slice(), topology.id().config_id);
+        for &backend in cohort {
+            if !self.has_seat(backend)? {
+                return Ok(false);
+            }
         }
-        let version = self.driver.nominate();
+        let version = match cohort.len() {
+            1 => self.driver.nominate(),
+            _ => match self.nominate_for_all(cohort, hash) {
+                Some(version) => version,
+                None => return Ok(false),
+            },
+        };
         let mutation = Mutation {
             action,
             version,
@@ -134,15 +173,32 @@ impl Client {
         bytes.clear();
         bytes.resize(len, 0);
         request.encode(head, &mut bytes);
-        let attempt = self.seats.commit(backend, hash, &bytes);
+        let attempt = match *cohort {
+            [backend] => self.seats.commit(backend, hash, &bytes),
+            _ => self.seats.commit_to_all(cohort, hash, version, &bytes),
+        };
         self.seats.bytes = bytes;
         match attempt {
             Attempt::Committed => Ok(true),
             Attempt::Refused => Ok(false),
             Attempt::Unknown => Err(OpError::Indeterminate(format!(
-                "backend {backend} was away when this was committed to its queue"
+                "one of backends {cohort:?} was away, or lost its memory, when this was \
+                 committed to its queue"
             ))),
         }
+    }
+
+    /// A version above whatever is known of this key at all of its backends. `None`: none that
+    /// they would all take.
+    fn nominate_for_all(&mut self, cohort: &[u32], hash: KeyHash) -> Option<Version> {
+        let known_ns = self.seats.known_ns(cohort, hash)?;
+        let version = self.driver.nominate_above(Version {
+            time_ns: known_ns,
+            origin: u64::MAX,
+        });
+        // The host's clock, whatever this client's says: it is what the backends go by.
+        let latest_ns = time::unix_ns().saturating_add(AHEAD_NS_MAX);
+        (version.time_ns <= latest_ns).then_some(version)
     }
 
     /// Whether this client has a place at the backend's queue; it asks for one.
@@ -225,6 +281,69 @@ impl Seats {
         seat.marker.commit(hash.tag);
         // After the commit: whoever takes the backend's place begins when its lease is over.
         match seat.view.lease_alive(time::monotonic_ns()) {
+            true => Attempt::Committed,
+            false => Attempt::Unknown,
+        }
+    }
+
+    /// The latest time of a version that any of these backends knows of the key, or is to. `None`:
+    /// one of them would not count, or has no room.
+    fn known_ns(&mut self, cohort: &[u32], hash: KeyHash) -> Option<u64> {
+        let mut known_ns = 0;
+        let mut epoch = None;
+        for (place, backend) in cohort.iter().enumerate() {
+            let seat = self.by_backend.get_mut(backend)?;
+            let current = seat.epoch(place, hash)?;
+            if *epoch.get_or_insert(current) != current || !seat.queue.has_room() {
+                return None;
+            }
+            let executed_ns = seat.view.newest_ns(seat.view.partition(place, hash));
+            known_ns = known_ns.max(executed_ns).max(seat.marker.nominated());
+        }
+        Some(known_ns)
+    }
+
+    /// See the module, rules 2 and 3.
+    fn commit_to_all(
+        &mut self,
+        cohort: &[u32],
+        hash: KeyHash,
+        version: Version,
+        bytes: &[u8],
+    ) -> Attempt {
+        // Whoever asks from now on comes behind this.
+        for backend in cohort {
+            if let Some(seat) = self.by_backend.get(backend) {
+                seat.marker.nominate(version.time_ns);
+            }
+        }
+        for (at, backend) in cohort.iter().enumerate() {
+            let Some(seat) = self.by_backend.get_mut(backend) else {
+                return Attempt::after(at);
+            };
+            seat.marker.mark(hash.tag);
+            if seat.queue.submit(bytes, true).is_err() {
+                seat.marker.withdraw(hash.tag);
+                if seat.queue.is_closed() {
+                    self.by_backend.remove(backend);
+                }
+                return Attempt::after(at);
+            }
+            seat.marker.commit(hash.tag);
+        }
+        // Between what was published and what is looked at: a backend raises its epoch, and
+        // then looks at what is published.
+        fence(Ordering::SeqCst);
+        let mut epoch = None;
+        let counts = cohort.iter().enumerate().all(|(place, backend)| {
+            let Some(seat) = self.by_backend.get_mut(backend) else {
+                return false;
+            };
+            let current = seat.epoch(place, hash);
+            let is_same = current.is_some_and(|e| *epoch.get_or_insert(e) == e);
+            is_same && seat.view.lease_alive(time::monotonic_ns())
+        });
+        match counts {
             true => Attempt::Committed,
             false => Attempt::Unknown,
         }

@@ -121,10 +121,8 @@ pub enum OpError {
 /// [`Commit::Acknowledged`]: crate::Commit::Acknowledged
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotCommittable {
-    /// Cells of several copies.
-    #[error(
-        "mutations are acknowledged before they are executed in cells of one copy (R=1) only; this one is {0}"
-    )]
+    /// An immutable one.
+    #[error("nobody writes to this cell: its mode is {0}")]
     Mode(Mode),
     /// It was not started with one.
     #[error("backend {0} has no queue: start the cell with `--queue`")]

@@ -300,7 +300,7 @@ impl<H: Host> Driver<H> {
     }
 
     /// Issues a version above `bound`.
-    pub(crate) fn nominate_above(&mut self, bound: Version) -> Version {
+    pub fn nominate_above(&mut self, bound: Version) -> Version {
         let now = self.host.unix_ns();
         self.versions.next_above(bound, now, || self.host.random())
     }

@@ -106,6 +106,23 @@ impl RegionView {
         control::lease_end_ns(&self.control.words()).saturating_sub(now_monotonic_ns)
     }
 
+    /// No version that is known of the partition's keys has a later time; see
+    /// [`control::newest_ns`].
+    #[inline]
+    pub fn newest_ns(&self, partition: usize) -> u64 {
+        control::newest_ns(&self.control.words(), partition)
+    }
+
+    /// In which epoch the backend acknowledges mutations of a key at present. `None`: it
+    /// recovers, or these windows are not its present ones.
+    #[inline]
+    pub fn acknowledges_in(&self, place: usize, hash: KeyHash) -> Option<u32> {
+        let home = self.home(place, hash)?;
+        let header = bucket::header(&home.bucket.words());
+        let is_present = header.config_id == self.config_id && !header.recovering;
+        is_present.then_some(header.epoch)
+    }
+
     /// Whether the backend has moved to another process: this one takes nothing any more.
     #[inline(always)]
     pub fn has_moved(&self) -> bool {

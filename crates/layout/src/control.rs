@@ -25,6 +25,7 @@
 //! | 1 | offset | bytes, in the index region |
 //! | 2 | bucket count | home buckets; [`crate::limits::SPILL_MAX`] more stand behind them |
 //! | 3 | epoch | the shard's, as in every bucket header; here for whoever maps the window |
+//! | 4 | newest | ns: no version that is known in this partition has a later time, see [`newest_ns`]. Not of the window: it stays when that changes |
 //!
 //! # Thread safety
 //! The backend alone writes. A reader takes an index window by a sequence
@@ -49,6 +50,7 @@ const WORD_FLUSH_FLOOR: usize = 6;
 const WORD_SUCCESSOR: usize = 8;
 const WORD_WINDOWS: usize = 32;
 const WINDOW_WORDS: usize = 8;
+const AT_NEWEST: usize = 4;
 const WORD_STAMPS: usize = 1024;
 
 /// Stamps of a backend. Keys that share one refuse each other's fills: of 10,000
@@ -279,6 +281,22 @@ pub fn raise_stamp<W: WordsMut + ?Sized>(
 ) {
     let at = stamp_word(partition, partition_count, hash);
     words.store_release(at, words.load(at).wrapping_add(1));
+}
+
+/// No version that this partition knows has a later time than this: none that it holds or
+/// remembers, nor a floor. Raised before what has that version can be seen.
+#[inline(always)]
+pub fn newest_ns<W: Words + ?Sized>(words: &W, partition: usize) -> u64 {
+    words.load_acquire(WORD_WINDOWS + partition * WINDOW_WORDS + AT_NEWEST)
+}
+
+/// A version of this time is about to be known. Only the partition's lock holder writes it.
+#[inline]
+pub fn raise_newest_ns<W: WordsMut + ?Sized>(words: &W, partition: usize, time_ns: u64) {
+    let at = WORD_WINDOWS + partition * WINDOW_WORDS + AT_NEWEST;
+    if words.load(at) < time_ns {
+        words.store_release(at, time_ns);
+    }
 }
 
 /// Takes the index window of `partition`; `None` while it is being changed.

@@ -8,6 +8,7 @@
 //! |---|---|---|---|---|
 //! | 0 | 0 | magic | server, before anybody gets the object | |
 //! | 0 | 1 | places | server | rows that were ever in use: the *directory*. 0 again when the queue has ended |
+//! | 0 | 16 | nominated | clients, by compare-and-swap | no mutation was published under a version with a later time: see [`Marker::nominate`] |
 //! | 1 + place | 0.. | marked, one word for each mark | client | mutations of such keys that the clients of this place have committed, or are about to |
 //! | 1 + place | 256.. | cleared, as many | server | how many of these it has executed |
 //!
@@ -29,6 +30,7 @@
 //! miss what was acknowledged until it is executed. Nothing is lost by that, nor executed.
 
 use crate::mutants::{self, Mutant};
+use crate::words::Atomics;
 use trefoil_layout::words::{Words, WordsMut};
 
 /// "TFMARKS2", little endian.
@@ -42,6 +44,8 @@ pub const OBJECT_LEN: u64 = 4096 * (1 + PLACES as u64);
 
 const WORD_MAGIC: usize = 0;
 const WORD_PLACES: usize = 1;
+/// A line of its own: the directory's is read by everybody, and hardly ever written.
+const WORD_NOMINATED: usize = 16;
 const ROW_WORDS: usize = 512;
 const AT_CLEARED: usize = MARKS;
 const _: () = assert!(2 * MARKS <= ROW_WORDS && ROW_WORDS * 8 == 4096);
@@ -119,6 +123,28 @@ impl<W: WordsMut> Marker<W> {
         }
         let at = index(key_hash);
         self.words.store_release(self.row + at, self.committed[at]);
+    }
+}
+
+impl<W: Atomics> Marker<W> {
+    /// No mutation that a client of this queue has published, by way of [`Marker::nominate`],
+    /// has a version with a later time. Together with what is known of what was executed:
+    /// whoever nominates above both comes behind everything that was acknowledged before.
+    #[inline]
+    pub fn nominated(&self) -> u64 {
+        self.words.load_acquire(WORD_NOMINATED)
+    }
+
+    /// A mutation of this time is about to be published.
+    #[inline]
+    pub fn nominate(&self, time_ns: u64) {
+        let mut known = self.nominated();
+        while known < time_ns {
+            match self.words.compare_exchange(WORD_NOMINATED, known, time_ns) {
+                Ok(()) => return,
+                Err(other) => known = other,
+            }
+        }
     }
 }
 

@@ -58,6 +58,7 @@ mod transfer;
 mod uses;
 
 pub use changed::CHANGED_UNIT;
+pub use committed::CommitOrder;
 pub use config::{Now, StoreConfig, StoreError};
 pub use digest::KeyState;
 pub use evictions::Evicted;

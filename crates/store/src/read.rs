@@ -208,7 +208,7 @@ impl Store {
     /// nothing.
     pub fn raise_flush_floor(&self, floor: Version) {
         for cell in &self.partitions {
-            cell.enter().live.flush(floor);
+            cell.enter().live.flush(&self.shared, floor);
         }
         let words = self.shared.regions.control.words();
         if floor > control::flush_floor(&words) {

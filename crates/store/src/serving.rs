@@ -37,7 +37,7 @@ impl Store {
     /// else is known. A lower one than the present changes nothing.
     pub fn raise_floor(&self, shard: usize, version: Version) {
         for cell in self.cells(shard) {
-            cell.enter().live.raise_floor_to(version);
+            cell.enter().live.raise_floor_to(&self.shared, version);
         }
     }
 

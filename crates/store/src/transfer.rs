@@ -118,7 +118,7 @@ impl Store {
     /// imported, and keeps what is written meanwhile, without acknowledging it.
     pub fn keep_writes(&self, shard: usize, floor: Version) {
         for cell in self.cells(shard) {
-            cell.enter().live.keep_writes(floor);
+            cell.enter().live.keep_writes(&self.shared, floor);
         }
     }
 

@@ -42,8 +42,8 @@ pub(crate) fn run(args: HistoriesArgs) -> Outcome {
         return Err(Failure::Usage(what.to_owned()));
     }
     let carriers = args.carriers.as_deref().unwrap_or(&[]);
-    if carriers.contains(&CarrierKind::Queue) && args.mode.as_deref() != Some("R=1") {
-        let what = "--carriers queue: clients commit before a backend executes at --mode R=1 only";
+    if carriers.contains(&CarrierKind::Queue) && args.mode.is_none() {
+        let what = "--carriers queue: say which cells are to have queues, by --mode R=1 or R=3.2";
         return Err(Failure::Usage(what.to_owned()));
     }
     let previous = args.previous.map(std::path::absolute).transpose();

@@ -82,9 +82,19 @@ pub(super) fn raise_epoch(
     shard: usize,
     epoch: u32,
 ) -> Result<v1::RaiseEpochResponse, Status> {
-    raise_epoch_by(member, shard, epoch, |store| {
-        trefoil_recovery::standing(store, shard, epoch)
-    })
+    let standing = |store: &Store| trefoil_recovery::standing(store, shard, epoch);
+    if member.queue.get().is_some() {
+        // What was committed under the former epoch counts: it is to be there before anything
+        // is copied, and before it is told how far versions go.
+        raise_epoch_by(member, shard, epoch, standing)?;
+        if !member.settle_all() {
+            return Err(Status::unavailable(format!(
+                "the queue of backend {} is hindered: try again",
+                member.number
+            )));
+        }
+    }
+    raise_epoch_by(member, shard, epoch, standing)
 }
 
 /// The same, by what `raise` does: while it does, the process may be frozen.

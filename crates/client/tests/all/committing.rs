@@ -17,6 +17,32 @@ const READS: u64 = 20;
 /// What hangs, fails.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+macro_rules! with_one_copy_and_with_three {
+    ($($name:ident,)*) => {
+        mod one_copy {
+            $(#[test]
+            fn $name() {
+                super::$name(super::Real::start_with_queue(super::Mode::R1));
+            })*
+        }
+        mod three_copies {
+            $(#[test]
+            fn $name() {
+                super::$name(super::Real::start_with_queue(super::Mode::R32));
+            })*
+        }
+    };
+}
+
+with_one_copy_and_with_three! {
+    no_get_misses_what_was_committed_before_it_began,
+    what_began_later_wins_whatever_clocks_say,
+    who_writes_by_another_way_comes_behind_what_was_committed,
+    a_fill_gives_way_to_what_was_committed_since_its_miss,
+    what_was_committed_before_a_flush_is_flushed,
+    places_are_given_again,
+}
+
 fn client(cell: &Cell, carrier: Carrier, clock_offset_ms: i64) -> Client {
     cell.client(Options {
         carrier,
@@ -48,9 +74,7 @@ fn value(client: &mut Client, key: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// A writer of hot keys, and readers past the queue and by calls, which know what it was told.
-#[test]
-fn no_get_misses_what_was_committed_before_it_began() {
-    let real = Real::start_with_queue();
+fn no_get_misses_what_was_committed_before_it_began(real: Real) {
     let cell = Cell::connect(&real.address).unwrap();
     let acknowledged: [AtomicU64; KEYS] = Default::default();
     let is_over = AtomicBool::new(false);
@@ -108,9 +132,7 @@ fn no_get_misses_what_was_committed_before_it_began() {
 }
 
 /// The order is that of what happened, whatever clocks say.
-#[test]
-fn what_began_later_wins_whatever_clocks_say() {
-    let real = Real::start_with_queue();
+fn what_began_later_wins_whatever_clocks_say(real: Real) {
     let cell = Cell::connect(&real.address).unwrap();
     let mut ahead = client(&cell, Carrier::Auto, 5_000);
     let mut behind = client(&cell, Carrier::Auto, -5_000);
@@ -141,9 +163,7 @@ fn what_began_later_wins_whatever_clocks_say() {
     }
 }
 
-#[test]
-fn who_writes_by_another_way_comes_behind_what_was_committed() {
-    let real = Real::start_with_queue();
+fn who_writes_by_another_way_comes_behind_what_was_committed(real: Real) {
     let cell = Cell::connect(&real.address).unwrap();
     let mut writer = client(&cell, Carrier::Auto, 0);
     for carrier in [Carrier::Auto, Carrier::Rpc] {
@@ -164,9 +184,7 @@ fn who_writes_by_another_way_comes_behind_what_was_committed() {
 }
 
 /// A fill never replaces what was committed after its miss.
-#[test]
-fn a_fill_gives_way_to_what_was_committed_since_its_miss() {
-    let real = Real::start_with_queue();
+fn a_fill_gives_way_to_what_was_committed_since_its_miss(real: Real) {
     let cell = Cell::connect(&real.address).unwrap();
     let mut writer = client(&cell, Carrier::Auto, 0);
     let mut filler = client(&cell, Carrier::Auto, 5_000);
@@ -185,9 +203,7 @@ fn a_fill_gives_way_to_what_was_committed_since_its_miss() {
     }
 }
 
-#[test]
-fn what_was_committed_before_a_flush_is_flushed() {
-    let real = Real::start_with_queue();
+fn what_was_committed_before_a_flush_is_flushed(real: Real) {
     let cell = Cell::connect(&real.address).unwrap();
     let mut ahead = client(&cell, Carrier::Auto, 5_000);
     let mut behind = client(&cell, Carrier::Auto, -5_000);
@@ -203,7 +219,7 @@ fn what_was_committed_before_a_flush_is_flushed() {
 
 #[test]
 fn where_nothing_can_be_committed_it_is_said_or_executed() {
-    let real = Real::start_with_queue();
+    let real = Real::start_with_queue(Mode::R1);
     let cell = Cell::connect(&real.address).unwrap();
     let mut writer = client(&cell, Carrier::Auto, 0);
     let long = [b'v'; 2_000];
@@ -230,22 +246,12 @@ fn where_nothing_can_be_committed_it_is_said_or_executed() {
     let refused = commit(&mut client(&cell, Carrier::Auto, 0), b"key", b"value");
     let none = NotCommittable::NoQueue(0);
     assert_eq!(refused, Err(OpError::NotCommittable(none)));
-    let three = Real::start(Mode::R32);
-    let cell = Cell::connect(&three.address).unwrap();
-    let refused = commit(&mut client(&cell, Carrier::Auto, 0), b"key", b"value");
-    assert!(
-        matches!(
-            refused,
-            Err(OpError::NotCommittable(NotCommittable::Mode(_)))
-        ),
-        "{refused:?}"
-    );
 }
 
 /// What a topology that is over would send to another backend is not acknowledged there.
 #[test]
 fn who_knows_a_former_configuration_commits_nothing_where_it_does_not_belong() {
-    let real = Real::start_with_queue();
+    let real = Real::start_with_queue(Mode::R1);
     let cell = Cell::connect(&real.address).unwrap();
     let mut idle = client(&cell, Carrier::Auto, 0);
     assert_eq!(value(&mut idle, b"key"), None);
@@ -273,9 +279,7 @@ fn who_knows_a_former_configuration_commits_nothing_where_it_does_not_belong() {
 }
 
 /// More clients than there are places, one after another and at a time.
-#[test]
-fn places_are_given_again() {
-    let real = Real::start_with_queue();
+fn places_are_given_again(real: Real) {
     let cell = Cell::connect(&real.address).unwrap();
     for number in 0..70u32 {
         let mut writer = client(&cell, Carrier::Auto, 0);

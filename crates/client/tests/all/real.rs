@@ -40,11 +40,11 @@ impl Real {
         Self::start_with(home, mode, named, (32, false))
     }
 
-    /// One copy, and clients that may commit before it executes.
-    pub(crate) fn start_with_queue() -> Real {
+    /// Whose clients may commit before it executes.
+    pub(crate) fn start_with_queue(mode: Mode) -> Real {
         let home = tempfile::tempdir().unwrap();
         let fabric = home.path().join("fabric");
-        Self::start_with(home, Mode::R1, |_| fabric.clone(), (32, true))
+        Self::start_with(home, mode, |_| fabric.clone(), (32, true))
     }
 
     /// The same cell with so many backends, at the same addresses: what clients find who know

@@ -1,11 +1,13 @@
 //! A place at a backend's queue: a lane of its own, and the right to mark. Set-up only.
 
 use super::connect::{ConnectError, ConnectOptions, Parts, greet_by};
+use crate::port::Refreshed;
 use crate::region_view::RegionView;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
+use trefoil_layout::KeyHash;
 use trefoil_layout::hello::Hello;
 use trefoil_ordered::marks::{self, Marker};
 use trefoil_ordered::words::Mapped;
@@ -24,6 +26,24 @@ pub struct Seat {
 }
 
 impl Seat {
+    /// [`RegionView::acknowledges_in`], by windows that are taken anew if need be.
+    #[inline]
+    pub fn epoch(&mut self, place: usize, hash: KeyHash) -> Option<u32> {
+        let epoch = self.view.acknowledges_in(place, hash);
+        if epoch.is_some() {
+            return epoch;
+        }
+        self.epoch_anew(place, hash)
+    }
+
+    #[cold]
+    fn epoch_anew(&mut self, place: usize, hash: KeyHash) -> Option<u32> {
+        match RegionView::refresh_shared(&mut self.view) {
+            Refreshed::Changed => self.view.acknowledges_in(place, hash),
+            _ => None,
+        }
+    }
+
     /// Takes a place at the queue of backend number `backend` of the process that listens at
     /// `path`.
     pub fn take(path: &Path, backend: u32, options: &ConnectOptions) -> Result<Self, ConnectError> {

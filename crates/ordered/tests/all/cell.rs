@@ -134,7 +134,12 @@ impl Service for Execution<'_> {
             Some(Broken::NotLifted) => {
                 world.store.mutate(now, &mutation);
             }
-            _ => world.store.mutate_committed(now, &mutation).expect("room"),
+            _ => {
+                let committed = world
+                    .store
+                    .mutate_committed(now, &mutation, CommitOrder::Position);
+                committed.expect("room");
+            }
         }
         world.tick();
         clearer.clear(write.key);

@@ -13,10 +13,11 @@ use trefoil_layout::{IndexEntry, Version};
 
 impl Partition {
     /// Makes everything at or below `floor` invisible.
-    pub(crate) fn flush(&mut self, floor: Version) {
+    pub(crate) fn flush(&mut self, shared: &Shared, floor: Version) {
         if floor <= self.flush_floor {
             return;
         }
+        self.tell_newest(shared, floor);
         self.flush_floor = floor;
         self.floor = self.floor.max(floor);
         if self.newest <= floor {

@@ -403,7 +403,8 @@ impl Partition {
     }
 
     /// Raises the floor because others know more (rule 9).
-    pub(crate) fn raise_floor_to(&mut self, version: Version) {
+    pub(crate) fn raise_floor_to(&mut self, shared: &Shared, version: Version) {
+        self.tell_newest(shared, version);
         self.floor = self.floor.max(version);
     }
 

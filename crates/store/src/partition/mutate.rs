@@ -263,6 +263,18 @@ impl Partition {
         control::raise_stamp(&words, self.number, shared.config.partition_count, hash);
     }
 
+    /// Before anybody can see what has this version.
+    fn note_version(&mut self, shared: &Shared, version: Version) {
+        self.newest = self.newest.max(version);
+        self.tell_newest(shared, version);
+    }
+
+    /// Committing clients nominate above this ([`control::newest_ns`]).
+    pub(super) fn tell_newest(&self, shared: &Shared, version: Version) {
+        let words = shared.regions.control.words();
+        control::raise_newest_ns(&words, self.number, version.time_ns);
+    }
+
     pub(super) fn erase(
         &mut self,
         shared: &Shared,
@@ -270,7 +282,7 @@ impl Partition {
         found: Option<(u32, IndexEntry)>,
         mutation: &Mutation<'_>,
     ) {
-        self.newest = self.newest.max(mutation.version);
+        self.note_version(shared, mutation.version);
         if let Some((number, entry)) = found {
             if !Self::is_key(shared, entry.pointer, mutation.entry.key) {
                 self.raise_floor(entry.version, Mutant::EvictionForgotten);
@@ -324,7 +336,7 @@ impl Partition {
         let pointer = Pointer::new(offset, len).expect("the allocator keeps to the region");
         self.write(shared, offset, &mutation.entry, hash.tag, mutation.version);
         self.crawl.note(mutation.entry.expiry_ms);
-        self.newest = self.newest.max(mutation.version);
+        self.note_version(shared, mutation.version);
         match found {
             Some((number, old)) => {
                 let same_key = Self::is_key(shared, old.pointer, mutation.entry.key);

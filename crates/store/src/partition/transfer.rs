@@ -122,8 +122,8 @@ impl Partition {
     }
 
     /// See [`crate::Store::keep_writes`].
-    pub(crate) fn keep_writes(&mut self, floor: Version) {
-        self.raise_floor_to(floor);
+    pub(crate) fn keep_writes(&mut self, shared: &Shared, floor: Version) {
+        self.raise_floor_to(shared, floor);
         self.keeps_writes = true;
     }
 }

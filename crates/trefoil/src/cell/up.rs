@@ -57,9 +57,9 @@ pub(super) fn run(args: UpArgs) -> Outcome {
         ));
     };
     let copies = mode.copy_count() as u32;
-    if args.queue && mode != Mode::R1 {
+    if args.queue && mode.is_immutable() {
         return Err(Failure::Usage(format!(
-            "--queue: clients commit before a backend executes at --mode R=1 only, not {mode}"
+            "--queue: nobody writes to a cell of --mode {mode}"
         )));
     }
     if !args.here.is_empty() || args.host.listen.is_some() {
