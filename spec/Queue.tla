@@ -5,7 +5,9 @@
 (*                                                                            *)
 (* A client reads at each replica the highest version known there, takes a    *)
 (* higher one, publishes at each, and then looks at each once more: that it   *)
-(* lives, and in which epoch. One step each, in any order of replicas.        *)
+(* lives, and in which epoch. One step each, in any order of replicas. No CAS *)
+(* may come between at any of them: it would be above the commit, and know    *)
+(* nothing of it.                                                             *)
 (*                                                                            *)
 (* A process that dies takes its queue with it. Its memory stays, and its     *)
 (* lease goes on for a while: clients may take it for alive until its         *)
@@ -22,10 +24,11 @@ VARIABLES
   learned,  \* of each commit: whose versions its client has read
   begun,    \* of each commit: the highest that was acknowledged or seen when it began
   looked,   \* of each commit: {<<process, epoch>>}, by the looks after it was placed
+  raced,    \* commits between whose first and second step at a replica it took a CAS
   owed      \* of each process: what stood in its queue as its epoch was raised
 
 queues == <<queue, here, gone, old, ahead, owed>>
-committers == <<learned, begun, looked>>
+committers == <<learned, begun, looked, raced>>
 commits == <<queues, committers>>
 
 Commit == -6
@@ -37,7 +40,8 @@ CommitTwo == {<<Commit, Commit>>}
 StoredCommit == {<<Stored, Commit>>, <<Stored, Erasure>>}
 StoredCommitTwo == {<<Stored, Commit, Commit>>, <<Stored, Erasure, Commit>>, <<Stored, Commit, Erasure>>}
 CommitSet == {<<Commit, Set>>, <<Set, Commit>>, <<Commit, Erase>>, <<Erasure, Set>>}
-StoredCommitCas == {<<Stored, Commit, Cas(1)>>, <<Stored, Erasure, Cas(1)>>, <<Stored, Cas(1), Commit>>}
+StoredCommitCas == {<<Stored, k, c>> : k \in {Commit, Erasure}, c \in {Cas(1), Add}}
+              \cup {<<Stored, Cas(1), Commit>>, <<Commit, Add>>}
 
 -----------------------------------------------------------------------------
 (* A client *)
@@ -50,7 +54,7 @@ Learn(m, p) ==
   /\ m > Newest(p) \/ ~Follows("commit: bounds")
   /\ learned' = [learned EXCEPT ![m] = @ \cup {p}]
   /\ begun' = IF learned[m] = {} THEN [begun EXCEPT ![m] = Top(acked \cup hits)] ELSE begun
-  /\ UNCHANGED <<vars, queues, looked>>
+  /\ UNCHANGED <<vars, queues, looked, raced>>
 
 IsPlaced(m, p) == m \in here[p] \cup gone[p]
 
@@ -63,9 +67,9 @@ Publish(m, p) ==
   /\ gone' = [gone EXCEPT ![p] = IF IsUp(p) THEN @ ELSE @ \cup {m}]
   /\ UNCHANGED <<vars, old, owed, committers>>
 
-Counts(all) ==
-  \/ ~Follows("commit: one epoch")
-  \/ Cardinality({a[2] : a \in all}) = 1
+Counts(m, all) ==
+  /\ Cardinality({a[2] : a \in all}) = 1 \/ ~Follows("commit: one epoch")
+  /\ m \notin raced \/ ~Follows("commit: no CAS between")
 
 (* How many have to have it. *)
 Needed == IF Follows("commit: all three") THEN 3 ELSE 2
@@ -79,11 +83,11 @@ Look(m, p) ==
      \/ m \in gone[p] /\ role[p] = "recovering"
   /\ LET at == IF m \in here[p] THEN epoch[p] ELSE old[p]
          all == looked[m] \cup {<<p, at>>}
-         done == Cardinality(all) >= Needed /\ Counts(all)
+         done == Cardinality(all) >= Needed /\ Counts(m, all)
      IN  /\ looked' = [looked EXCEPT ![m] = IF done THEN {} ELSE all]
          /\ acked' = IF done THEN Worth(acked \cup {m}) ELSE acked
   /\ UNCHANGED <<kind, stores, epoch, role, acks, sent, refused, failed, rec, crashes, gets,
-                 queues, learned, begun>>
+                 queues, learned, begun, raced>>
 
 -----------------------------------------------------------------------------
 (* A replica *)
@@ -136,9 +140,18 @@ QueueInit == CellInit
   /\ ahead = [p \in Process |-> 0] /\ owed = [p \in Process |-> {}]
   /\ learned = [m \in Mutation |-> {}] /\ looked = [m \in Mutation |-> {}]
   /\ begun = [m \in Mutation |-> 0]
+  /\ raced = {}
+
+Between(p) == {m \in Mutation : IsCommit(m) /\ p \in learned[m] /\ ~IsPlaced(m, p)}
+
+Conditional(m, p) ==
+  /\ Settled(p)
+  /\ Receive(m, p)
+  /\ raced' = IF have'[p] # have[p] THEN raced \cup Between(p) ELSE raced
+  /\ UNCHANGED <<queues, learned, begun, looked>>
 
 Other == \E p \in Process, m \in Mutation :
-  Settled(p) /\ (Deliver(m, p) \/ Receive(m, p) \/ Reject(m, p) \/ Repair(m, p))
+  Settled(p) /\ (Deliver(m, p) \/ Reject(m, p) \/ Repair(m, p))
 Vote == \E p \in Process : Unmarked(p) /\ (FirstVote(p) \/ SecondVote(p))
 RecoverOn == Recovered \/ \E q \in Process :
   Copyable(q) /\ (TakeFloor(q) \/ CopyValue(q))
@@ -146,7 +159,7 @@ RecoverOn == Recovered \/ \E q \in Process :
 QueueNext ==
   \/ (Other \/ Vote \/ Manage \/ RecoverOn) /\ UNCHANGED commits
   \/ \E p \in Process, m \in Mutation :
-       Learn(m, p) \/ Publish(m, p) \/ Look(m, p) \/ Execute(m, p) \/ RepairCommit(m, p)
+       Conditional(m, p) \/ Learn(m, p) \/ Publish(m, p) \/ Look(m, p) \/ Execute(m, p) \/ RepairCommit(m, p)
   \/ \E p \in Process : RaiseAndOwe(p) \/ CrashWithQueue(p)
 QueueSpec == QueueInit /\ [][QueueNext]_<<vars, commits>>
 
@@ -155,5 +168,17 @@ QueueSpec == QueueInit /\ [][QueueNext]_<<vars, commits>>
 (* Versions follow time: a commit that is acknowledged is above whatever was  *)
 (* acknowledged or seen before it began. With Fresh: nobody hits that again.  *)
 Later == \A m \in acked : IsCommit(m) => begun[m] < m
+
+(* One death at a time loses none: of what is not overwritten two have a copy *)
+(* to execute, or have executed it. (Where nothing is evicted.)               *)
+Has(p, m) ==
+  \/ m \in queue[p]
+  \/ IF kind[m] = Commit THEN have[p] = m ELSE have[p] <= 0 /\ Bound(p) >= m
+Kept ==
+  (\A p \in Process : IsUp(p)) => \A m \in acked :
+     \/ ~IsCommit(m)
+     \/ \E p \in Process : Bound(p) > m
+     \/ \E n \in Mutation : n > m /\ IsCommit(n)
+     \/ Cardinality({p \in Process : Has(p, m)}) >= 2
 
 =============================================================================

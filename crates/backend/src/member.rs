@@ -22,7 +22,7 @@ use trefoil_layout::TopologyId;
 use trefoil_layout::control::{self, ControlShape};
 use trefoil_layout::epoch;
 use trefoil_layout::message::{Request, TOUCH_COUNT_MAX};
-use trefoil_layout::op::{Ack, Found, ItemUse, LookupAnswer, Mutation, Outcome, Rejection};
+use trefoil_layout::op::{Ack, Action, Found, ItemUse, LookupAnswer, Mutation, Outcome, Rejection};
 use trefoil_region::WordBuffer;
 use trefoil_store::{Access, ReloadError, Store, StoredItem};
 
@@ -237,6 +237,18 @@ impl Member {
     /// Executes a mutation by a client that works under `topology`.
     pub(crate) fn mutate(&self, topology: TopologyId, mutation: &Mutation<'_>) -> Ack {
         self.note_use();
+        let execute = || self.mutate_behind(topology, mutation);
+        match self.queue.get() {
+            Some(queue) if matches!(mutation.action, Action::Cas(_) | Action::Fill { .. }) => {
+                let hash = self.store.config().hasher.hash(mutation.entry.key);
+                queue.conditionally(hash.tag, execute)
+            }
+            _ => execute(),
+        }
+    }
+
+    /// The same behind whatever was committed to its key.
+    fn mutate_behind(&self, topology: TopologyId, mutation: &Mutation<'_>) -> Ack {
         let checked = self.check(topology);
         if let Err(rejection) = checked.and_then(|()| self.settle(mutation.entry.key)) {
             return Ack {

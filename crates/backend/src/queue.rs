@@ -154,6 +154,16 @@ impl CellQueue {
         !marks::is_pending(&self.marks.words(), key_hash) || self.settle_all()
     }
 
+    /// Executes a mutation that depends on what is there, by another way than the queue: with
+    /// three copies a commit does not count that it has come between (`client/src/commit.rs`).
+    pub(crate) fn conditionally<T>(&self, key_hash: u64, execute: impl FnOnce() -> T) -> T {
+        let words = Mapped(self.marks.clone());
+        marks::begin_conditional(&words, key_hash);
+        let executed = execute();
+        marks::end_conditional(&words, key_hash);
+        executed
+    }
+
     /// Rule 1 for all keys.
     #[cold]
     pub(crate) fn settle_all(&self) -> bool {

@@ -39,24 +39,63 @@ enum Case {
     Get(Commit),
 }
 
-const TODAY: [(&str, Case); 1] = [("SET of a cell today, R=1", Case::Set(Commit::Executed))];
-const WITH_QUEUE: [(&str, Case); 4] = [
-    (
-        "SET of a cell with a queue, executed",
-        Case::Set(Commit::Executed),
-    ),
-    (
-        "SET of a cell with a queue, acknowledged",
-        Case::Set(Commit::Acknowledged),
-    ),
-    (
-        "GET of it after a SET that is executed",
-        Case::Get(Commit::Executed),
-    ),
-    (
-        "GET of it after a SET that is acknowledged",
-        Case::Get(Commit::Acknowledged),
-    ),
+/// One cell, and what is measured of it.
+struct Measured {
+    mode: &'static str,
+    has_queue: bool,
+    cases: &'static [(&'static str, Case)],
+}
+
+const MEASURED: [Measured; 3] = [
+    Measured {
+        mode: "R=1",
+        has_queue: false,
+        cases: &[("SET of a cell today, R=1", Case::Set(Commit::Executed))],
+    },
+    Measured {
+        mode: "R=1",
+        has_queue: true,
+        cases: &[
+            (
+                "SET of a cell with a queue, executed",
+                Case::Set(Commit::Executed),
+            ),
+            (
+                "SET of a cell with a queue, acknowledged",
+                Case::Set(Commit::Acknowledged),
+            ),
+            (
+                "GET of it after a SET that is executed",
+                Case::Get(Commit::Executed),
+            ),
+            (
+                "GET of it after a SET that is acknowledged",
+                Case::Get(Commit::Acknowledged),
+            ),
+        ],
+    },
+    Measured {
+        mode: "R=3.2",
+        has_queue: true,
+        cases: &[
+            (
+                "SET of three copies with queues, executed",
+                Case::Set(Commit::Executed),
+            ),
+            (
+                "SET of three copies with queues, acknowledged",
+                Case::Set(Commit::Acknowledged),
+            ),
+            (
+                "GET of three copies after a SET that is executed",
+                Case::Get(Commit::Executed),
+            ),
+            (
+                "GET of three copies after a SET that is acknowledged",
+                Case::Get(Commit::Acknowledged),
+            ),
+        ],
+    },
 ];
 
 impl Case {
@@ -87,7 +126,7 @@ pub fn ordered(
     progress: &mut Progress<'_>,
 ) -> Result<OrderedReport, LoadError> {
     let failed = |error: &dyn std::fmt::Display| LoadError::Queue(error.to_string());
-    let (mut today, mut queued) = (None, None);
+    let mut cells = [const { None }; MEASURED.len()];
     let ground = match options.off_host || options.off_host_workloads || options.one_thread {
         true => Some(off_host::Ground::new().map_err(|error| failed(&error))?),
         false => None,
@@ -109,7 +148,7 @@ pub fn ordered(
             return Ok(());
         }
         pin_current_thread(options.client_core).map_err(|error| failed(&error))?;
-        let start = |has_queue: bool| {
+        let start = |mode, has_queue: bool| {
             let server = Server::start(&ServerOptions {
                 core: Some(options.server_core),
                 processes: has_queue,
@@ -117,25 +156,21 @@ pub fn ordered(
                     .then(|| "--queue".to_owned())
                     .into_iter()
                     .collect(),
-                ..ServerOptions::new(program, "R=1", MEMORY)
+                ..ServerOptions::new(program, mode, MEMORY)
             })
             .map_err(|error| failed(&error))?;
             let cell = Cell::connect(&server.address).map_err(|error| failed(&error))?;
             Ok::<_, LoadError>((server, cell.client(Options::default())))
         };
-        for (has_queue, cases) in [(false, &TODAY[..]), (true, &WITH_QUEUE[..])] {
-            let known = match has_queue {
-                false => &mut today,
-                true => &mut queued,
-            };
+        for (measured, known) in MEASURED.iter().zip(&mut cells) {
             if known.is_none() {
-                *known = Some(start(has_queue)?);
+                *known = Some(start(measured.mode, measured.has_queue)?);
             }
             let Some((_server, client)) = known else {
                 return Ok(());
             };
             for len in [100, 1024] {
-                for (what, case) in cases {
+                for (what, case) in measured.cases {
                     let awake = awake(client, *case, len, options);
                     let awake = awake.map_err(|error| failed(&error))?;
                     report.add_commit(what, len, true, awake);

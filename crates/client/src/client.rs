@@ -2,10 +2,11 @@
 
 use crate::asynchronous::{Reach, Signals};
 use crate::cell::Shared;
-use crate::commit::{Commit, Seats};
+use crate::commit::Commit;
 use crate::error::{OpError, UNREACHABLE};
 use crate::host::ClientHost;
 use crate::rpc::Bell;
+use crate::seats::Seats;
 use crate::submit::Sleeper;
 use crate::time;
 use std::sync::Arc;

@@ -64,6 +64,7 @@ mod pulse;
 mod reaches;
 mod reload;
 mod rpc;
+mod seats;
 mod served;
 mod sleep;
 mod submit;

@@ -114,12 +114,12 @@ impl RegionView {
     }
 
     /// In which epoch the backend acknowledges mutations of a key at present. `None`: it
-    /// recovers, or these windows are not its present ones.
+    /// recovers, serves another configuration, or these windows are not its present ones.
     #[inline]
-    pub fn acknowledges_in(&self, place: usize, hash: KeyHash) -> Option<u32> {
+    pub fn acknowledges_in(&self, place: usize, hash: KeyHash, config_id: u32) -> Option<u32> {
         let home = self.home(place, hash)?;
         let header = bucket::header(&home.bucket.words());
-        let is_present = header.config_id == self.config_id && !header.recovering;
+        let is_present = header.config_id == config_id && !header.recovering;
         is_present.then_some(header.epoch)
     }
 

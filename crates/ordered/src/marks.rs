@@ -9,6 +9,7 @@
 //! | 0 | 0 | magic | server, before anybody gets the object | |
 //! | 0 | 1 | places | server | rows that were ever in use: the *directory*. 0 again when the queue has ended |
 //! | 0 | 16 | nominated | clients, by compare-and-swap | no mutation was published under a version with a later time: see [`Marker::nominate`] |
+//! | 0 | 256.. | conditional, one word for each mark | server | low half: mutations of such keys that are being executed by another way, and depend on what is there; high half: how many have begun |
 //! | 1 + place | 0.. | marked, one word for each mark | client | mutations of such keys that the clients of this place have committed, or are about to |
 //! | 1 + place | 256.. | cleared, as many | server | how many of these it has executed |
 //!
@@ -23,6 +24,12 @@
 //! 5. **What was refused is unmarked**: it is never executed. Nobody else writes that word.
 //! 6. **A place is given to another client when the former one's lane is empty** and takes
 //!    nothing more. All its marks are cleared then; counts go on where they were.
+//!
+//! 7. **Where several queues have versions decide, a version is nominated above what is known**:
+//!    what was executed, and what the word *nominated* says, which is raised before anything of
+//!    that version is published.
+//! 8. **What depends on what is there says so before it looks at the marks**, and a client looks
+//!    for that after it has published: one of the two sees the other.
 //!
 //! A mark that stays (its client died before it published) sends readers through the queue
 //! until its lane is given up: slower, and right. A client that writes nonsense into the
@@ -46,9 +53,13 @@ const WORD_MAGIC: usize = 0;
 const WORD_PLACES: usize = 1;
 /// A line of its own: the directory's is read by everybody, and hardly ever written.
 const WORD_NOMINATED: usize = 16;
+const WORD_CONDITIONAL: usize = 256;
+/// One more that is under way, and one more that has begun.
+const CONDITIONAL: u64 = 1 << 32 | 1;
 const ROW_WORDS: usize = 512;
 const AT_CLEARED: usize = MARKS;
 const _: () = assert!(2 * MARKS <= ROW_WORDS && ROW_WORDS * 8 == 4096);
+const _: () = assert!(WORD_NOMINATED < WORD_CONDITIONAL && WORD_CONDITIONAL + MARKS <= ROW_WORDS);
 
 /// Which mark a key has.
 #[inline(always)]
@@ -135,6 +146,16 @@ impl<W: Atomics> Marker<W> {
         self.words.load_acquire(WORD_NOMINATED)
     }
 
+    /// What is executed by another way of such keys, and depends on what is there (a CAS, a
+    /// fill). `None`: one is under way. If the same is said before a version is nominated and
+    /// after its mutation is published, none came in between: those before are below that
+    /// version, and those after it find the mark.
+    #[inline]
+    pub fn conditional(&self, key_hash: u64) -> Option<u64> {
+        let word = self.words.load_acquire(WORD_CONDITIONAL + index(key_hash));
+        (word as u32 == 0).then_some(word)
+    }
+
     /// A mutation of this time is about to be published.
     #[inline]
     pub fn nominate(&self, time_ns: u64) {
@@ -146,6 +167,19 @@ impl<W: Atomics> Marker<W> {
             }
         }
     }
+}
+
+/// A mutation that depends on what is there is executed by another way than the queue. To be
+/// said before its mark is looked at, and to be followed by [`end_conditional`].
+pub fn begin_conditional<W: Atomics + ?Sized>(words: &W, key_hash: u64) {
+    words.fetch_add(WORD_CONDITIONAL + index(key_hash), CONDITIONAL);
+    // What is looked at next: a client looks here when it has marked.
+    words.fence_full();
+}
+
+/// It has been executed.
+pub fn end_conditional<W: Atomics + ?Sized>(words: &W, key_hash: u64) {
+    words.fetch_add(WORD_CONDITIONAL + index(key_hash), u64::MAX);
 }
 
 /// The server's side of one client's marks.

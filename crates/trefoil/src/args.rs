@@ -623,7 +623,7 @@ pub(crate) struct UpArgs {
     pub engine: Option<String>,
     #[command(flatten)]
     pub engine_size: EngineSize,
-    /// At R=1: let clients on this host commit SETs and ERASEs before they are executed (`set --commit acknowledged`). Engines cannot read such a cell
+    /// Let clients on this host commit SETs and ERASEs before they are executed (`set --commit acknowledged`). Engines cannot read such a cell
     #[arg(long)]
     pub queue: bool,
     /// Whether to start a backend again that has died [default: always]
@@ -887,7 +887,7 @@ pub(crate) struct SetArgs {
     /// Expire after, for example 60s, 5m, 2h
     #[arg(long, value_name = "DURATION", value_parser = time_to_live)]
     pub ttl: Option<Duration>,
-    /// When it is done: executed by a quorum, or acknowledged: it stands in the queue of the backend on this host (R=1, `cell up --queue`)
+    /// When it is done: executed by a quorum, or acknowledged: it stands in the queues of its backends on this host (`cell up --queue`)
     #[arg(long, value_enum, default_value_t = CommitBy::Executed)]
     pub commit: CommitBy,
     #[command(flatten)]

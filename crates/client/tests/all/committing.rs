@@ -41,6 +41,7 @@ with_one_copy_and_with_three! {
     a_fill_gives_way_to_what_was_committed_since_its_miss,
     what_was_committed_before_a_flush_is_flushed,
     places_are_given_again,
+    no_cas_is_above_a_commit_that_it_does_not_know,
 }
 
 fn client(cell: &Cell, carrier: Carrier, clock_offset_ms: i64) -> Client {
@@ -128,6 +129,63 @@ fn no_get_misses_what_was_committed_before_it_began(real: Real) {
         }
         is_over.store(true, Ordering::Relaxed);
         readers.map(|reader| reader.join().expect("no panic"))
+    });
+}
+
+/// A writer of a hot key, and others that count on top of what they find. Once a value is
+/// acknowledged nobody reads what was counted on top of one before it.
+fn no_cas_is_above_a_commit_that_it_does_not_know(real: Real) {
+    let cell = Cell::connect(&real.address).unwrap();
+    let (acknowledged, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let (acknowledged, is_over) = (&acknowledged, &is_over);
+    let number_of = |value: &[u8]| u64::from_le_bytes(value[..8].try_into().expect("a number"));
+    let counted = AtomicU64::new(0);
+    let counted = &counted;
+    std::thread::scope(|scope| {
+        let count = |carrier| {
+            let mut client = client(&cell, carrier, 0);
+            move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    let before = acknowledged.load(Ordering::Acquire);
+                    let Lookup::Hit(hit) = client.get(b"key").unwrap() else {
+                        continue;
+                    };
+                    let (mut value, version) = (hit.value.to_vec(), hit.version);
+                    let number = number_of(&value);
+                    assert!(number >= before, "{number} hit, {before} committed");
+                    value[8] = value[8].wrapping_add(1);
+                    let expected = Expected::Version(version);
+                    let done = client.cas(b"key", expected, &value, SetOptions::default());
+                    if matches!(done, Ok(Mutated::Stored { .. })) {
+                        counted.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            }
+        };
+        let counters = [Carrier::Auto, Carrier::Auto, Carrier::Rpc].map(|c| scope.spawn(count(c)));
+        let mut writer = client(&cell, Carrier::Auto, 0);
+        let by = Instant::now() + PATIENCE;
+        let (mut committed, mut number) = (0u64, 0u64);
+        while committed < COMMITS / 10 || counted.load(Ordering::Relaxed) < 200 {
+            let counted = counted.load(Ordering::Relaxed);
+            assert!(
+                Instant::now() < by,
+                "{committed} committed, {counted} counted"
+            );
+            number += 1;
+            let value = [&number.to_le_bytes()[..], &[0]].concat();
+            match commit(&mut writer, b"key", &value) {
+                Ok(Mutated::Committed) => committed += 1,
+                Ok(Mutated::Stored { .. }) => {}
+                // A CAS came between: nothing was acknowledged.
+                Err(OpError::Indeterminate(_)) => continue,
+                other => panic!("{other:?}"),
+            }
+            acknowledged.store(number, Ordering::Release);
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        is_over.store(true, Ordering::Relaxed);
+        counters.map(|counter| counter.join().expect("no panic"))
     });
 }
 

@@ -28,18 +28,18 @@ pub struct Seat {
 impl Seat {
     /// [`RegionView::acknowledges_in`], by windows that are taken anew if need be.
     #[inline]
-    pub fn epoch(&mut self, place: usize, hash: KeyHash) -> Option<u32> {
-        let epoch = self.view.acknowledges_in(place, hash);
+    pub fn epoch(&mut self, place: usize, hash: KeyHash, config_id: u32) -> Option<u32> {
+        let epoch = self.view.acknowledges_in(place, hash, config_id);
         if epoch.is_some() {
             return epoch;
         }
-        self.epoch_anew(place, hash)
+        self.epoch_anew(place, hash, config_id)
     }
 
     #[cold]
-    fn epoch_anew(&mut self, place: usize, hash: KeyHash) -> Option<u32> {
+    fn epoch_anew(&mut self, place: usize, hash: KeyHash, config_id: u32) -> Option<u32> {
         match RegionView::refresh_shared(&mut self.view) {
-            Refreshed::Changed => self.view.acknowledges_in(place, hash),
+            Refreshed::Changed => self.view.acknowledges_in(place, hash, config_id),
             _ => None,
         }
     }
