@@ -16,7 +16,7 @@ use trefoil_ordered::marks::{self, Clearer, Marker, Past};
 use trefoil_ordered::merge::{Merge, PATIENCE_NS, Step};
 use trefoil_ordered::producer::{Producer, Refused, Written};
 use trefoil_ordered::{Answer, Request, Service, order};
-use trefoil_store::{Access, Now, Regions, Store, StoreConfig};
+use trefoil_store::{Access, CommitOrder, Now, Regions, Store, StoreConfig};
 
 /// `TREFOIL_TEST_CELL_SEEDS=FIRST..END` for others.
 const SEEDS: std::ops::Range<u64> = 0..10_000;
