@@ -145,12 +145,12 @@ mod wire;
 
 pub use crate::core::Core;
 pub use codec::{DecodeError, FRAME_BYTES_MAX};
-pub use config::{Config, ConfigError, Replication, TooFew};
+pub use config::{CHUNK_BYTES_MAX, Config, ConfigError, Replication, TooFew};
 pub use effect::{Access, Commit, Decision, Effect, Refused, Request, Ticket, Uncertain};
 pub use loss::{Extent, Loss, LossReason};
 pub use message::{
     Chunk, ChunkKind, Claim, ClaimAnswer, CopyOrder, Entry, Frame, Message, Operation,
 };
 pub use table::{Status, Table};
-pub use values::{Limit, NotStored, Scan, Values};
+pub use values::{Limit, NotStored, Scan, VALUE_BYTES_MAX, Values};
 pub use wire::{Wire, WireError};
