@@ -112,7 +112,8 @@ async fn what_a_newcomer_cannot_store_stays_where_it_is() {
 /// once more nobody knows where they are, and who asks is told so.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_asks_for_what_was_sent_to_a_server_that_hangs_is_told_so() {
-    const KEYS: u64 = 16;
+    // So many that some of them are given to it.
+    const KEYS: u64 = 200;
     const PATIENCE: Duration = Duration::from_millis(50);
     let cluster = Cluster::of(2, Replication::Strong).await;
     for n in 0..KEYS {
