@@ -77,7 +77,8 @@ impl Caller {
 
 impl World<'_> {
     fn stable(&self, since: Duration) -> bool {
-        since >= STABLE && self.now < PEACE
+        let longer = self.profile.longer;
+        since >= longer + STABLE && self.now < longer + PEACE
     }
 
     /// A caller begins something.

@@ -3,6 +3,7 @@
 use crate::rng::Rng;
 use std::time::Duration;
 use trefoil_linklet_core::Replication;
+use trefoil_sharder::ServerId;
 
 /// Until when things go wrong.
 pub(crate) const TROUBLE: Duration = Duration::from_millis(5_000);
@@ -84,8 +85,11 @@ pub(crate) struct Profile {
     pub(crate) stays: bool,
     /// The assigner hears what servers cannot store.
     pub(crate) unstored_told: bool,
-    /// Servers with even numbers speak as those did that did not say what they speak.
+    /// Servers with even numbers speak as those did that did not say what they speak, and
+    /// nobody says more to them. What they do else is this release's.
     pub(crate) former: bool,
+    /// For how much longer than otherwise things go wrong.
+    pub(crate) longer: Duration,
 }
 
 /// More than there ever is to send.
@@ -94,6 +98,11 @@ const WINDOW_WIDE: usize = 4 << 20;
 const WINDOWS_SMALL: [usize; 2] = [60, 200];
 
 impl Profile {
+    /// Whether a server is of a release of before versions were said.
+    pub(crate) fn is_former(&self, server: ServerId) -> bool {
+        self.former && server.0.is_multiple_of(2)
+    }
+
     pub(crate) fn draw(rng: &mut Rng) -> Self {
         use Replication::{Eventual, None, Strong};
         let replication = rng.pick(&[None, Eventual, Strong, Strong]);
@@ -140,6 +149,7 @@ impl Profile {
             stays: false,
             unstored_told: false,
             former: false,
+            longer: Duration::ZERO,
         };
         // Of every second seed; without another draw, so that seeds stay what they are.
         let window_bytes = match profile.keys % 4 {
@@ -265,7 +275,9 @@ impl Profile {
             unreadable: 0,
             picky: 0,
             room: Some(rng.below(2)),
-            fault_every: Duration::from_millis(1_500),
+            // A lease ends, and what had copies at the dead has others.
+            fault_every: Duration::from_millis(2_400),
+            longer: Duration::from_millis(7_000),
             bytes_per_second: u64::MAX,
             window_bytes: WINDOW_WIDE,
             stays: true,

@@ -27,6 +27,13 @@ pub struct Stats {
     pub taken_back: u64,
     /// Points that a server was to own and could not store, said by either side.
     pub unmoved: u64,
+    /// Keys that stayed where the map did not have them, each time that a server was about to
+    /// die, in the runs of that.
+    pub stays: u64,
+    /// Of these, those of which another server had a copy.
+    pub stays_copied: u64,
+    /// Of these, those that the server that died had, or had a copy of.
+    pub stays_struck: u64,
     /// Times that a store that had forgotten everything was given the map back.
     pub recoveries: u64,
     /// Times that nobody remembered anything, and everything was dealt anew.
@@ -67,6 +74,9 @@ impl Stats {
         self.thin += other.thin;
         self.taken_back += other.taken_back;
         self.unmoved += other.unmoved;
+        self.stays += other.stays;
+        self.stays_copied += other.stays_copied;
+        self.stays_struck += other.stays_struck;
         self.recoveries += other.recoveries;
         self.new_deals += other.new_deals;
         self.redirects += other.redirects;

@@ -35,6 +35,8 @@ pub enum Property {
     Drained,
     /// A server has not looked at something that had changed.
     Overlooked,
+    /// A server was told what its release does not know.
+    Former,
     /// Something panicked.
     Panic,
 }
@@ -55,6 +57,7 @@ impl fmt::Display for Property {
             Property::OwnedAgain => "owned again",
             Property::Drained => "drained",
             Property::Overlooked => "overlooked",
+            Property::Former => "former",
             Property::Panic => "panic",
         })
     }

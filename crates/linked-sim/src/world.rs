@@ -22,10 +22,13 @@ use trefoil_sharder::{Assignment, KeyPoint, ServerId, Slice};
 const NAMES: &[u8] = b"0123456789abcdef";
 
 /// One event in so many is followed by a look at all that a server has worked out.
-const OVERLOOKED_EVERY: u64 = 16;
+const OVERLOOKED_EVERY: u64 = 128;
 
 /// Copies that a map has are made within this time, where nothing else goes wrong.
 const RESTORED_IN: Duration = Duration::from_millis(600);
+
+/// When servers with little memory come, in runs of what stays.
+const SMALL_COME: Duration = Duration::from_millis(1_200);
 
 /// What was refused for so long the assigner hears of.
 const REFUSED_FOR: Duration = Duration::from_millis(400);
@@ -159,10 +162,11 @@ impl World<'_> {
             let first = if self.profile.stays { 1_600 } else { 1_000 };
             self.after(Duration::from_millis(first), Event::Fault);
         }
-        self.after(TROUBLE, Event::Calm);
-        self.after(FREEZE, Event::Freeze);
-        self.after(PEACE, Event::Crash);
-        self.after(PEACE + OWNED_AGAIN, Event::Owned);
+        let longer = self.profile.longer;
+        self.after(longer + TROUBLE, Event::Calm);
+        self.after(longer + FREEZE, Event::Freeze);
+        self.after(longer + PEACE, Event::Crash);
+        self.after(longer + PEACE + OWNED_AGAIN, Event::Owned);
     }
 
     pub(crate) fn start_server(&mut self) {
@@ -179,7 +183,10 @@ impl World<'_> {
         }
         self.servers.push(server);
         let first = self.rng.micros(0, 20_000);
-        self.after(first, Event::Renew(at));
+        // With little memory they come when keys are there, to be given some.
+        let late = self.profile.stays && at < SMALL;
+        let begin = if late { SMALL_COME } else { Duration::ZERO };
+        self.after(begin + first, Event::Renew(at));
     }
 
     pub(crate) fn after(&mut self, delay: Duration, event: Event) {
@@ -210,7 +217,7 @@ impl World<'_> {
     fn go(&mut self) -> Result<(), Broken> {
         while let Some(Reverse((at, _, slot))) = self.queue.pop() {
             self.now = Duration::from_micros(at);
-            if self.now > END {
+            if self.now > self.profile.longer + END {
                 break;
             }
             self.stats.events += 1;
@@ -267,7 +274,8 @@ impl World<'_> {
             Event::Frame(at, from, frame) => {
                 let server = &mut self.servers[at];
                 let clock = server.clock(self.now);
-                let former = self.profile.former && from.0 % 2 == 0;
+                // One of before reads nothing else in what others say that they speak.
+                let former = self.profile.is_former(from) || self.profile.is_former(server.id);
                 let wire = if former { Wire::UNSAID } else { Wire::OWN };
                 if let Err(error) = server.core.meet(from, wire) {
                     return Err((Property::Panic, error.to_string()));
@@ -355,7 +363,7 @@ impl World<'_> {
                 trace!(self, "{id}: {effect:?}");
             }
             match effect {
-                Effect::Send { to, frame } => self.send(at, to, frame),
+                Effect::Send { to, frame } => self.send(at, to, frame)?,
                 Effect::Wake(ticket) => self.after(Duration::ZERO, Event::Again(at, ticket)),
                 Effect::Settled { ticket, result } => {
                     let outcome = match result {
@@ -429,17 +437,26 @@ impl World<'_> {
         }
     }
 
-    fn send(&mut self, at: usize, to: ServerId, frame: Frame) {
+    fn send(&mut self, at: usize, to: ServerId, frame: Frame) -> Result<(), Broken> {
         let from = self.servers[at].id;
         trace!(self, "{from} -> {to}: {frame:?}");
+        let former = self.profile.is_former(from) || self.profile.is_former(to);
+        if let Some(message) = &frame.message
+            && former
+            && message.since() > Wire::UNSAID
+        {
+            let message =
+                format!("{from} says to {to} what one of before does not know: {message:?}");
+            return Err((Property::Former, message));
+        }
         let pair = (from.min(to), from.max(to));
         let index = to.0 as usize - 1;
         if index >= self.servers.len() || self.parted.contains(&pair) {
-            return;
+            return Ok(());
         }
         self.stats.frames += 1;
         if self.rng.chance(self.profile.lost) {
-            return;
+            return Ok(());
         }
         if self.rng.chance(self.profile.repeated) {
             let delay = self.delay();
@@ -447,6 +464,7 @@ impl World<'_> {
         }
         let delay = self.delay();
         self.after(delay, Event::Frame(index, from, Box::new(frame)));
+        Ok(())
     }
 
     fn renew(&mut self, at: usize) {
@@ -535,9 +553,10 @@ impl World<'_> {
             return;
         };
         let small = |id: &ServerId| id.0 <= SMALL as u64;
+        let dead = |id: &ServerId| !self.servers[id.0 as usize - 1].is_up();
         for truth in &mut self.truth.keys {
             let servers = &view.assignment.slice_of(truth.point).servers;
-            if servers.len() < 2 || servers[1..].iter().any(small) {
+            if servers.len() < 2 || servers[1..].iter().any(small) || servers.iter().any(dead) {
                 truth.thin_at = self.now;
             }
         }
@@ -672,15 +691,35 @@ impl World<'_> {
         let mut big = self.up();
         big.retain(|&at| at >= SMALL && !self.servers[at].draining);
         let at = self.rng.pick(&big);
-        if self.deaths > 0 && self.staying() == self.up().len() {
+        let drains = self.deaths > 0 && self.rng.chance(350);
+        if drains && self.staying() == self.up().len() {
             let id = self.servers[at].id;
             trace!(self, "{id} drains");
             self.servers[at].draining = true;
         } else {
             self.look_whether_restored();
+            self.count_staying(at);
             self.crash(at);
         }
         self.start_server();
+    }
+
+    /// What stays where the map does not have it, when a server dies.
+    fn count_staying(&mut self, dies: usize) {
+        let has_copy = |server: &Server, point| {
+            let copies = server.core.copies();
+            copies.iter().any(|slice| slice.contains(point))
+        };
+        for at in self.up() {
+            for point in self.servers[at].core.what_stays() {
+                let others = self.servers.iter().filter(|server| server.is_up());
+                let copied = others.filter(|server| has_copy(server, point)).count();
+                self.stats.stays += 1;
+                self.stats.stays_copied += u64::from(copied > 0);
+                let concerned = at == dies || has_copy(&self.servers[dies], point);
+                self.stats.stays_struck += u64::from(concerned);
+            }
+        }
     }
 
     /// What has an owner has all of its copies again: so the next death loses nothing.

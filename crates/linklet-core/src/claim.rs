@@ -30,6 +30,14 @@ pub(crate) struct MyClaim {
     recovering: RangeMap<ServerId>,
 }
 
+/// What became of the entries of a chunk that could not be stored.
+struct Stored {
+    /// They are not taken.
+    refused: BTreeMap<KeyPoint, NotStored>,
+    /// They are lost if their points are taken.
+    lost: Vec<(LossReason, KeyPoint, Bytes)>,
+}
+
 #[derive(Debug)]
 struct Answer {
     held: RangeSet,
@@ -242,9 +250,9 @@ impl Core {
 
     /// A server that was to send something is dead.
     pub(crate) fn forget_source(&mut self, server: ServerId) {
+        self.unstored.forget_server(server);
         if let Some(claim) = &mut self.claim {
             claim.answers.remove(&server);
-            self.unstored.forget_server(server);
             self.conclude_stale = RangeSet::of([Slice::ALL]);
             let from_it = claim.recovering.iter().filter(|&(_, from)| *from == server);
             for slice in from_it.map(|(slice, _)| slice).collect::<Vec<_>>() {
@@ -459,11 +467,18 @@ impl Core {
                 .for_each(|&slice| self.wanted.add(slice));
         }
         let mut intact = RangeSet::of(chunk.ranges.iter().copied());
-        let refused = self.store_chunk(values, chunk.entries, &mut intact);
+        let Stored { refused, lost } = self.store_chunk(values, chunk.entries, &mut intact);
         let in_part = chunk.kind == ChunkKind::Authority && !refused.is_empty();
         if in_part && !self.knows(from, Wire::IN_PART) {
             self.leave_whole(now, values, from, id, &chunk.ranges, &refused);
             return;
+        }
+        for (reason, point, key) in lost {
+            // What stays is not lost, nor is what lies at the same point.
+            if !refused.contains_key(&point) {
+                values.remove(point, &key);
+                self.lose(reason, Extent::All, Vec::new(), vec![(point, key)]);
+            }
         }
         let mut taken = RangeSet::of(chunk.ranges.iter().copied());
         taken.remove_all(refused.keys().map(|&point| Slice::of_point(point)));
@@ -488,7 +503,7 @@ impl Core {
                 // Eventual: what the former owner had not told all copies.
                 self.touched.extend(chunk.unsettled);
                 if refused.is_empty() {
-                    self.note_taken();
+                    self.note_taken(from);
                     self.say(now, from, Message::Taken { chunk: id });
                     return;
                 }
@@ -525,15 +540,14 @@ impl Core {
         }
     }
 
-    /// Stores what has come, instead of what is there. Strong: returns the points of what
-    /// could not be, whose copies stay if there are any. Else that is lost by name, and
-    /// taken out of `intact`.
+    /// Stores what has come, instead of what is there. Strong: of what cannot be stored the
+    /// copies stay if there are any. Else it is lost by name, and taken out of `intact`.
     fn store_chunk(
         &mut self,
         values: &mut dyn Values,
         entries: Vec<Entry>,
         intact: &mut RangeSet,
-    ) -> BTreeMap<KeyPoint, NotStored> {
+    ) -> Stored {
         let refuses =
             self.config.replication == Replication::Strong && !mutants::is(Mutant::UnstoredLost);
         let mut names: BTreeMap<KeyPoint, Vec<Bytes>> = BTreeMap::new();
@@ -551,13 +565,13 @@ impl Core {
             });
         }
         let mut refused = BTreeMap::new();
+        let mut lost = Vec::new();
         for entry in entries {
             let (point, key) = (entry.point, entry.key.clone());
             let reason = if entry.value.is_none() {
-                values.remove(point, &key);
                 LossReason::MarshalFailed
             } else {
-                match values.store(entry) {
+                match entry.storable().and_then(|entry| values.store(entry)) {
                     Ok(()) => continue,
                     Err(why) if refuses => {
                         refused.insert(point, why);
@@ -567,21 +581,21 @@ impl Core {
                     Err(NotStored::NoRoom) => LossReason::NoRoom,
                 }
             };
-            self.lose(reason, Extent::All, Vec::new(), vec![(point, key)]);
             // Reported once: by name, not with its range.
             intact.remove(Slice::of_point(point));
+            lost.push((reason, point, key));
         }
         for &point in refused.keys().filter(|point| !self.copies.has(**point)) {
             values.forget(Slice::of_point(point));
         }
-        refused
+        Stored { refused, lost }
     }
 
     /// Whether a server that has copies according to a giver was dead before this
     /// server could know it: it would be waited for until the next list of the
-    /// living. No copies are made of what is about to be given, so it was alive by
-    /// an assignment that the giver had heard of when it answered the claim by which
-    /// it gives: the last one that it has answered, which need not be the present one.
+    /// living. Copies are made at servers that a map names, so it was alive by an
+    /// assignment that the giver knew of when it gave: the giver has said which is the
+    /// newest of these, with its answer to a claim or just before the chunk.
     fn died_before(&self, giver: ServerId, holder: ServerId) -> bool {
         let answer = self.answered.get(&giver);
         holder != self.me

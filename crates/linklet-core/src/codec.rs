@@ -10,9 +10,11 @@
 //! | optional part | 0, or 1 and the part |
 //! | byte string | length (u32) · bytes |
 
+use crate::config::CHUNK_BYTES_MAX;
 use crate::message::{
     Chunk, ChunkKind, Claim, ClaimAnswer, CopyOrder, Entry, Frame, Message, Operation,
 };
+use crate::values::VALUE_BYTES_MAX;
 use crate::wire::Wire;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use trefoil_sharder::{AssignmentVersion, KeyPoint, ServerId, Slice};
@@ -20,8 +22,10 @@ use trefoil_sharder::{AssignmentVersion, KeyPoint, ServerId, Slice};
 /// The first byte of every frame.
 const FORMAT: u8 = Wire::OWN.major;
 
-/// A longer frame is refused.
-pub const FRAME_BYTES_MAX: usize = 1 << 30;
+/// A longer frame is refused. None is made: a chunk has [`CHUNK_BYTES_MAX`] and then one more
+/// value at most, and what is said besides takes 16 bytes for a range.
+pub const FRAME_BYTES_MAX: usize = 255 << 20;
+const _: () = assert!(VALUE_BYTES_MAX + CHUNK_BYTES_MAX + (32 << 20) <= FRAME_BYTES_MAX);
 
 /// Bytes that are no frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

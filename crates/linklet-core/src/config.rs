@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+/// The most that [`Config::chunk_bytes`] may be.
+pub const CHUNK_BYTES_MAX: usize = 16 << 20;
+
 /// How many copies of a value there are, and what they are worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Replication {
@@ -45,7 +48,8 @@ pub struct Config {
     pub copies_min: usize,
     /// What to do where there are fewer.
     pub too_few: TooFew,
-    /// Marshalled bytes of one chunk; a single key point may be more.
+    /// Marshalled bytes of one chunk, [`CHUNK_BYTES_MAX`] at most; a single key point may be
+    /// more.
     pub chunk_bytes: usize,
     /// Entries of one chunk.
     pub chunk_entries: usize,
@@ -122,6 +126,10 @@ impl Config {
         let rules = [
             (self.copies_min > 0, "copies_min has to be above 0"),
             (self.chunk_bytes > 0, "chunk_bytes has to be above 0"),
+            (
+                self.chunk_bytes <= CHUNK_BYTES_MAX,
+                "chunk_bytes has to be 16 MiB at most",
+            ),
             (self.chunk_entries > 0, "chunk_entries has to be above 0"),
             (
                 self.window_bytes >= self.chunk_bytes,

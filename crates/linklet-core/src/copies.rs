@@ -193,7 +193,11 @@ impl Core {
             }
             // What cannot be kept is no copy, which the owner hears.
             let stored = match entry.value {
-                Some(_) => values.store_copy(entry).map_err(Some),
+                Some(_) => {
+                    let entry = entry.storable();
+                    let stored = entry.and_then(|entry| values.store_copy(entry));
+                    stored.map_err(Some)
+                }
                 None => Err(None),
             };
             if let Err(why) = stored {
@@ -252,7 +256,7 @@ impl Core {
                     version,
                     value: Some(value),
                 };
-                return values.store_copy(entry);
+                return values.store_copy(entry.storable()?);
             }
             Operation::Remove => values.remove(point, &key),
         }

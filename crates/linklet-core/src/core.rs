@@ -58,8 +58,10 @@ pub struct Core {
     /// The newest assignment by which each is known to have lived. An older one
     /// without it is no news of its death.
     pub(crate) lived: BTreeMap<ServerId, AssignmentVersion>,
-    /// What each knew of when it last answered a claim of this server's.
+    /// What each knew of when it last answered a claim of this server's, or said it since.
     pub(crate) answered: BTreeMap<ServerId, Option<AssignmentVersion>>,
+    /// What each was told that this server knows of: its side of `answered`.
+    pub(crate) told_newest: BTreeMap<ServerId, Option<AssignmentVersion>>,
     /// A newer assignment that somebody goes by.
     learn: Option<(AssignmentVersion, Duration)>,
 
@@ -157,6 +159,7 @@ impl Core {
             heard: BTreeMap::new(),
             lived: BTreeMap::new(),
             answered: BTreeMap::new(),
+            told_newest: BTreeMap::new(),
             learn: None,
             owned: RangeMap::default(),
             leaving: RangeMap::default(),
@@ -484,6 +487,11 @@ impl Core {
             .chain(self.bulk_at())
             .chain(self.unmoved_at())
             .chain(self.followers.values().filter_map(|f| f.retry_at))
+            .chain(
+                self.followers
+                    .values()
+                    .filter_map(|f| f.declined.again_at()),
+            )
             .chain(self.learn.map(|(_, at)| at))
             .min()
     }
@@ -719,6 +727,7 @@ impl Core {
         self.heard.remove(&server);
         self.lived.remove(&server);
         self.answered.remove(&server);
+        self.told_newest.remove(&server);
         self.forget_claimant(now, server, values);
         self.forget_source(server);
         self.forget_follower(server);

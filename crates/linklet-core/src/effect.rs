@@ -2,7 +2,7 @@
 
 use crate::loss::Loss;
 use crate::message::Frame;
-use crate::values::NotStored;
+use crate::values::{NotStored, VALUE_BYTES_MAX};
 use trefoil_sharder::{AssignmentVersion, KeyPoint, ServerId, Slice};
 
 /// Names a request or a proposed commit of the driver's.
@@ -143,6 +143,12 @@ pub enum Refused {
     NoRoom {
         /// Which.
         by: ServerId,
+    },
+    /// The value with its key is longer than servers send each other.
+    #[error("the value takes {bytes} bytes with its key, and {VALUE_BYTES_MAX} at most are taken")]
+    TooLong {
+        /// As marshalled.
+        bytes: usize,
     },
 }
 

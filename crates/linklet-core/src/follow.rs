@@ -11,11 +11,13 @@
 //! |---|---|
 //! | `follower` | what is known of one server with copies |
 //! | `placing` | who is to have copies of what |
+//! | `declined` | what stays beyond the map, and one of them could not store |
 //! | `answers` | what servers with copies answer |
 //! | `refused` | what they could not store |
 //! | `touched` | telling copies afterwards, in eventual mode |
 
 mod answers;
+mod declined;
 mod follower;
 mod placing;
 mod refused;
@@ -125,11 +127,28 @@ impl Core {
                 follower.again = RangeSet::of(few);
             }
         }
+        self.offer_declined(now);
         let stale = std::mem::take(&mut self.follow_stale);
         self.segments_looked_at += stale.segments().count() as u64;
         let scope = stale.slices();
         if !scope.is_empty() {
             self.follow_within(now, values, &scope, &again);
+        }
+    }
+
+    /// Offers servers a little of what stays and they could not store before.
+    fn offer_declined(&mut self, now: Duration) {
+        let is_due = |follower: &Follower| follower.declined.again_at().is_some_and(|at| now >= at);
+        let due = self.followers.iter().filter(|(_, f)| is_due(f));
+        for server in due.map(|(&server, _)| server).collect::<Vec<_>>() {
+            let staying = self.staying(Slice::ALL);
+            let Some(follower) = self.followers.get_mut(&server) else {
+                continue;
+            };
+            let stays = |point| staying.contains(&point);
+            for point in follower.declined.due(now, &self.config, stays) {
+                self.follow_stale.range(Slice::of_point(point));
+            }
         }
     }
 

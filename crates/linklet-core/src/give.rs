@@ -94,6 +94,7 @@ impl Core {
             }
         }
         answer.in_transit = in_transit.slices();
+        self.told_newest.insert(from, answer.newest);
         self.call_roll(version, &claim.alive);
         claim.ranges = ranges;
         let mut looked_at = claim.ranges.clone();
@@ -282,6 +283,25 @@ impl Core {
         self.send_part(now, values, to, part, Haste::Bulk)
     }
 
+    /// Who hears of copies with a chunk has to know before that they may be newer than all
+    /// that it knows: else it would take their holders for dead, and they would serve old
+    /// values. Copies are made by newer maps after its claim was answered: of what stays here,
+    /// and of what a newer map gave back to this server and one after that to the claimant.
+    fn tell_newest(&mut self, now: Duration, to: ServerId) {
+        let newest = self.newest_heard();
+        let told = self.told_newest.get(&to).copied().flatten();
+        if told >= newest || mutants::is(Mutant::NewestNotTold) {
+            return;
+        }
+        self.told_newest.insert(to, newest);
+        // Of no claim: it says nothing else.
+        let answer = ClaimAnswer {
+            newest,
+            ..ClaimAnswer::default()
+        };
+        self.say(now, to, Message::ClaimAnswer(answer));
+    }
+
     /// Sends a chunk, and with it the authority; `false` if it is empty.
     pub(crate) fn send_part(
         &mut self,
@@ -366,7 +386,9 @@ impl Core {
             holders,
             unsettled,
         };
-        self.tell_newest(now, to);
+        if chunk.holders.iter().any(|(holder, _)| *holder != self.me) {
+            self.tell_newest(now, to);
+        }
         self.say_with(now, to, haste, Message::Chunk(chunk));
         true
     }
@@ -513,7 +535,5 @@ impl Core {
             self.hear_taken(now, values, server, chunk);
         }
         self.redirect_claims(&claimed.map_or(Vec::new(), |claim| claim.ranges));
-        // Who waited for its answer.
-        self.wake_unwanted();
     }
 }

@@ -39,7 +39,9 @@
 //!    its commits; one that a copy cannot store is taken back, for that copy may
 //!    be the only other one of what was acknowledged before.
 //! 6. A copy follows the owner with the newest token; orders of a former one
-//!    are refused, from the moment that somebody claims it for dead.
+//!    are refused, from the moment that somebody claims it for dead. Who hears of copies
+//!    with a chunk was told before how new they may be: a holder that it does not know is
+//!    dead only if they are no newer than its map.
 //! 7. Each lost range and each lost key is in exactly one report of one
 //!    server. (A server that finds itself replaced names, besides, the keys
 //!    that it committed without a lease.)
@@ -145,12 +147,12 @@ mod wire;
 
 pub use crate::core::Core;
 pub use codec::{DecodeError, FRAME_BYTES_MAX};
-pub use config::{Config, ConfigError, Replication, TooFew};
+pub use config::{CHUNK_BYTES_MAX, Config, ConfigError, Replication, TooFew};
 pub use effect::{Access, Commit, Decision, Effect, Refused, Request, Ticket, Uncertain};
 pub use loss::{Extent, Loss, LossReason};
 pub use message::{
     Chunk, ChunkKind, Claim, ClaimAnswer, CopyOrder, Entry, Frame, Message, Operation,
 };
 pub use table::{Status, Table};
-pub use values::{Limit, NotStored, Scan, Values};
+pub use values::{Limit, NotStored, Scan, VALUE_BYTES_MAX, Values};
 pub use wire::{Wire, WireError};

@@ -6,6 +6,7 @@
 //! across broken connections. `Frame::encode` and `Frame::decode` are the
 //! bytes on the wire.
 
+use crate::values::{NotStored, VALUE_BYTES_MAX};
 use crate::wire::Wire;
 use bytes::Bytes;
 use trefoil_sharder::{AssignmentVersion, KeyPoint, ServerId, Slice};
@@ -34,6 +35,29 @@ pub struct Entry {
     /// The marshalled value; `None` if marshalling failed, which is a loss
     /// that the receiver reports.
     pub value: Option<Bytes>,
+}
+
+impl Entry {
+    fn is_too_long(&self) -> bool {
+        let value = self.value.as_ref().map_or(0, Bytes::len);
+        self.key.len() + value > VALUE_BYTES_MAX
+    }
+
+    /// Without its value if that is too long.
+    pub(crate) fn sendable(mut self) -> Self {
+        if self.is_too_long() {
+            self.value = None;
+        }
+        self
+    }
+
+    /// As it arrived, if somebody may have sent it.
+    pub(crate) fn storable(self) -> Result<Self, NotStored> {
+        match self.is_too_long() {
+            true => Err(NotStored::Unreadable),
+            false => Ok(self),
+        }
+    }
 }
 
 /// What a commit does to a copy.

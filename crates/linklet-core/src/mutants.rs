@@ -49,6 +49,10 @@ pub enum Mutant {
     UnstoredCopyForgotten,
     /// Nobody sees to the copies of what its next owner cannot store.
     StayedNotCopied,
+    /// With each map servers are offered all copies of what stays that they have declined.
+    DeclinedOfferedAnew,
+    /// A new owner hears of copies, and not that they are newer than all that it knows.
+    NewestNotTold,
     /// Copies for who takes over are all sent at once.
     WindowIgnored,
     /// An assigner knows nothing of the longer leases of the one before it.
@@ -65,7 +69,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every mutant.
-    pub const ALL: [Mutant; 26] = [
+    pub const ALL: [Mutant; 28] = [
         Mutant::NotEverybodyAsked,
         Mutant::PromiseForgotten,
         Mutant::ServedInTransit,
@@ -89,6 +93,8 @@ impl Mutant {
         Mutant::UnstoredLost,
         Mutant::UnstoredCopyForgotten,
         Mutant::StayedNotCopied,
+        Mutant::DeclinedOfferedAnew,
+        Mutant::NewestNotTold,
         Mutant::WindowIgnored,
         Mutant::ClockStopsAsleep,
         Mutant::TurnEndsWithItsCaller,

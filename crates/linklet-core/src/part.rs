@@ -1,7 +1,7 @@
 //! What goes in one chunk.
 
 use crate::message::Entry;
-use crate::values::{Limit, Values};
+use crate::values::{self, Limit, Values};
 use bytes::Bytes;
 use trefoil_sharder::{KeyPoint, Slice};
 
@@ -32,7 +32,7 @@ impl Part {
             if count > 0 && (rest.bytes == 0 || rest.entries == 0) {
                 return;
             }
-            let scan = values.scan(slice, rest);
+            let scan = values::scan(values, slice, rest);
             let last = scan.last.clamp(slice.start(), slice.last());
             for entry in &scan.entries {
                 self.bytes += entry.key.len() + entry.value.as_ref().map_or(0, Bytes::len);

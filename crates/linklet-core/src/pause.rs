@@ -14,11 +14,20 @@ const FIRST: u32 = 4;
 /// So many points at a time, until one of them is stored.
 pub(crate) const RETRY_POINTS: usize = 16;
 
+/// So many refusals of one server are remembered for the assigner, which is told one for
+/// each slice of the map.
+pub(crate) const REFUSALS_MAX: usize = 10_000;
+
 /// A pause that gets longer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Pause(Option<Duration>);
 
 impl Pause {
+    /// Whether it has not become longer.
+    pub(crate) fn is_first(self) -> bool {
+        self.0.is_none()
+    }
+
     /// When it ends, if it begins now.
     pub(crate) fn end(self, now: Duration, config: &Config) -> Duration {
         now + self.0.unwrap_or(FIRST * config.resend_after)

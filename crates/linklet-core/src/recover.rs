@@ -6,7 +6,7 @@ use crate::core::Core;
 use crate::link::Haste;
 use crate::message::{Chunk, ChunkKind, Message};
 use crate::ranges::{RangeSet, in_order};
-use crate::values::{Limit, Values};
+use crate::values::{self, Limit, Values};
 use std::time::Duration;
 use trefoil_sharder::{KeyPoint, ServerId, Slice};
 
@@ -72,7 +72,7 @@ impl Core {
             bytes: self.config.chunk_bytes,
             entries: self.config.chunk_entries,
         };
-        let scan = values.scan(slice, limit);
+        let scan = values::scan(values, slice, limit);
         let last: KeyPoint = scan.last.clamp(slice.start(), slice.last());
         let part = Slice::spanning(slice.start(), last);
         if let Some(recovery) = self.recoveries.get_mut(&to) {

@@ -6,7 +6,7 @@ use crate::follow::{Follower, Order};
 use crate::message::{CopyOrder, Message, Operation};
 use crate::mutants::{self, Mutant};
 use crate::ranges::RangeSet;
-use crate::values::Values;
+use crate::values::{self, VALUE_BYTES_MAX, Values};
 use crate::{Replication, TooFew};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -264,6 +264,13 @@ impl Core {
         let request = Request { access, ..*request };
         let mut decision = self.decide(now, &request);
         if let Decision::Serve { .. } = decision
+            && let Operation::Put { value, .. } = &operation
+            && key.len() + value.len() > VALUE_BYTES_MAX
+        {
+            let bytes = key.len() + value.len();
+            decision = Decision::Refused(Refused::TooLong { bytes });
+        }
+        if let Decision::Serve { .. } = decision
             && let Operation::Put { .. } = operation
             && let Some(by) = self.full_copy(request.point)
             && values.get(request.point, &key).is_none()
@@ -432,7 +439,7 @@ impl Core {
                 self.settle_point(point);
                 continue;
             };
-            let operation = match values.get(point, &key) {
+            let operation = match values::get(values, point, &key) {
                 Some(entry) => match entry.value {
                     Some(value) => Operation::Put {
                         version: entry.version,

@@ -7,20 +7,21 @@
 //! nobody owns any more, and whoever takes over cannot store, stays a copy where it is: it
 //! has no owner until it is stored.
 
+use crate::config::CHUNK_BYTES_MAX;
 use crate::core::Core;
 use crate::effect::Effect;
 use crate::give::Transit;
 use crate::link::Haste;
-use crate::message::{ClaimAnswer, Message};
+use crate::message::Message;
 use crate::mutants::{self, Mutant};
 use crate::part::Part;
-use crate::pause::{Pause, RETRY_POINTS, a_few_behind};
+use crate::pause::{Pause, REFUSALS_MAX, RETRY_POINTS, a_few_behind};
 use crate::ranges::{RangeMap, RangeSet, joined};
 use crate::values::{Limit, NotStored, Values};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
 use std::time::Duration;
-use trefoil_sharder::{AssignmentVersion, KeyPoint, ServerId, Slice};
+use trefoil_sharder::{KeyPoint, ServerId, Slice};
 
 /// What one claimant could not store.
 #[derive(Debug)]
@@ -34,8 +35,6 @@ pub(crate) struct Unmoved {
     pause: Pause,
     /// None: some of it is to be sent when it is its turn.
     retry_at: Option<Duration>,
-    /// What it was told that this server goes by, since.
-    told: Option<AssignmentVersion>,
 }
 
 impl Unmoved {
@@ -59,11 +58,14 @@ pub(crate) struct Unstored {
     recovered: RangeSet,
     recover_at: Option<Duration>,
     /// Since when it could not be stored here, where nobody else says so: it is nobody's, or
-    /// its owner does not know.
+    /// its owner does not know. [`REFUSALS_MAX`] at most. The other fields are bounded by the
+    /// keys that others hold, and have sent.
     lacking: BTreeMap<KeyPoint, Duration>,
     /// Chunks that are not taken, and of which the sender hears then.
     late: Vec<(Duration, ServerId, u64)>,
-    late_pause: Pause,
+    /// How long that takes with each sender that has got something back since it was taken
+    /// from last.
+    late_pauses: BTreeMap<ServerId, Pause>,
     /// Of these, what was asked for again last.
     tried: RangeSet,
     /// Up to here; all have their turn.
@@ -89,11 +91,20 @@ impl Unstored {
     pub(crate) fn forget(&mut self, slice: Slice) {
         self.at.remove(slice);
         self.recovered.remove(slice);
-        self.lacking.retain(|&point, _| !slice.contains(point));
+        let within = slice.start()..=slice.last();
+        self.lacking.extract_if(within, |_, _| true).for_each(drop);
+    }
+
+    /// This could not be stored here, and nobody else says so.
+    fn lack(&mut self, now: Duration, point: KeyPoint) {
+        if self.lacking.len() < REFUSALS_MAX {
+            self.lacking.entry(point).or_insert(now);
+        }
     }
 
     pub(crate) fn forget_server(&mut self, server: ServerId) {
         self.late.retain(|(_, from, _)| *from != server);
+        self.late_pauses.remove(&server);
         let its = self.at.iter().filter(|&(_, at)| *at == server);
         let its: Vec<Slice> = its.map(|(slice, _)| slice).collect();
         self.at.remove_all(its.into_iter());
@@ -139,6 +150,12 @@ impl Core {
         points.map(|(&point, _)| point).filter(stays).collect()
     }
 
+    /// All that stays here for now: for tests.
+    #[doc(hidden)]
+    pub fn what_stays(&self) -> BTreeSet<KeyPoint> {
+        self.staying(Slice::ALL)
+    }
+
     pub(crate) fn is_staying(&self, point: KeyPoint) -> bool {
         !self.staying(Slice::of_point(point)).is_empty()
     }
@@ -147,22 +164,6 @@ impl Core {
     pub(crate) fn look_at_staying(&mut self) {
         for point in self.unmoved.values().flat_map(|u| u.points.keys()) {
             self.follow_stale.range(Slice::of_point(*point));
-        }
-    }
-
-    /// Copies of what stays are made after its claim was answered, at servers that may have
-    /// come since. Who hears of them with a chunk has to know first that they may be newer
-    /// than all that it knows: else it would take them for dead.
-    pub(crate) fn tell_newest(&mut self, now: Duration, to: ServerId) {
-        let newest = self.newest_heard();
-        if let Some(unmoved) = self.unmoved.get_mut(&to).filter(|u| u.told < newest) {
-            unmoved.told = newest;
-            // Of no claim: it says nothing else.
-            let answer = ClaimAnswer {
-                newest,
-                ..ClaimAnswer::default()
-            };
-            self.say(now, to, Message::ClaimAnswer(answer));
         }
     }
 
@@ -200,7 +201,6 @@ impl Core {
                 last: KeyPoint(u64::MAX),
                 pause: Pause::default(),
                 retry_at: Some(retry_at),
-                told: None,
             });
             for &point in &points {
                 unmoved.points.entry(point).or_insert(now);
@@ -332,13 +332,6 @@ impl Core {
         unmoved.retry_at = Some(unmoved.pause.end(now, &self.config));
         let mut again = unmoved.next();
         unmoved.last = again.last().copied().unwrap_or(unmoved.last);
-        // Copies of these may find room by now, too.
-        for follower in self.followers.values_mut() {
-            follower.offer_again(&again);
-        }
-        for &point in &again {
-            self.follow_stale.range(Slice::of_point(point));
-        }
         // Those with commits under way have to wait for them.
         again.retain(|&point| self.proposals.apart(Slice::of_point(point)).1.is_empty());
         self.release(to, &again);
@@ -358,7 +351,8 @@ impl Core {
         for (at, &point) in again.iter().enumerate() {
             let mut next = Part::default();
             next.scan(values, Slice::of_point(point), limit);
-            if !part.sent.is_empty() && part.bytes + next.bytes > self.config.bulk_bytes {
+            let bytes_max = self.config.bulk_bytes.min(CHUNK_BYTES_MAX);
+            if !part.sent.is_empty() && part.bytes + next.bytes > bytes_max {
                 self.hold(to, &again[at..]);
                 break;
             }
@@ -446,14 +440,14 @@ impl Core {
         self.unstored.recover_at.get_or_insert(again);
         for &point in refused.keys() {
             self.unstored.recovered.add(Slice::of_point(point));
-            self.unstored.lacking.entry(point).or_insert(now);
+            self.unstored.lack(now, point);
         }
         self.tell_unstored(from, refused);
     }
 
     /// A chunk was taken: there may be room for the next one, too.
-    pub(crate) fn note_taken(&mut self) {
-        self.unstored.late_pause = Pause::default();
+    pub(crate) fn note_taken(&mut self, from: ServerId) {
+        self.unstored.late_pauses.remove(&from);
     }
 
     /// Some of a chunk could not be stored, and its sender does not know that a chunk can be
@@ -472,10 +466,11 @@ impl Core {
             values.forget(gap);
         }
         for &point in refused.keys() {
-            self.unstored.lacking.entry(point).or_insert(now);
+            self.unstored.lack(now, point);
         }
-        let at = self.unstored.late_pause.end(now, &self.config);
-        self.unstored.late_pause.lengthen(&self.config);
+        let pause = self.unstored.late_pauses.entry(from).or_default();
+        let at = pause.end(now, &self.config);
+        pause.lengthen(&self.config);
         self.unstored.late.push((at, from, chunk));
         self.tell_unstored(from, refused);
     }
@@ -501,5 +496,27 @@ impl Core {
             self.tell_not_moved(from, self.me, why, points);
         }
         by_reason
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// However many are refused: what is remembered is bounded, and forgotten by range.
+    #[test]
+    fn what_is_lacking_is_bounded_and_forgotten_by_range() {
+        let mut unstored = Unstored::default();
+        let point = |at: usize| KeyPoint(at as u64 * 3);
+        for at in 0..2 * REFUSALS_MAX {
+            unstored.lack(Duration::ZERO, point(at));
+        }
+        assert_eq!(unstored.lacking.len(), REFUSALS_MAX);
+        unstored.forget(Slice::spanning(point(10), point(12)));
+        let left = |at| unstored.lacking.contains_key(&point(at));
+        assert!(!(10..=12).any(left) && left(9) && left(13));
+        // One at a time, as chunks of single keys do.
+        (0..REFUSALS_MAX).for_each(|at| unstored.forget(Slice::of_point(point(at))));
+        assert!(unstored.lacking.is_empty());
     }
 }

@@ -6,6 +6,12 @@ use bytes::Bytes;
 use std::sync::Arc;
 use trefoil_sharder::{KeyPoint, Slice};
 
+/// The longest value that is kept in common, with its key, as marshalled. A longer one is
+/// refused where it is put ([`Refused::TooLong`](crate::Refused)) and where it arrives, and is
+/// never sent: with what goes along it has to fit in a frame, and a frame that is refused
+/// would be sent again for ever.
+pub const VALUE_BYTES_MAX: usize = 192 << 20;
+
 /// How much to take at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
@@ -28,7 +34,7 @@ pub struct Scan {
 /// Why a value that arrived was not stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NotStored {
-    /// It could not be unmarshalled.
+    /// It could not be unmarshalled, or is longer than [`VALUE_BYTES_MAX`].
     Unreadable,
     /// There is no room for it.
     NoRoom,
@@ -46,7 +52,8 @@ pub trait Values {
     fn publish(&mut self, table: Arc<Table>);
 
     /// The values of the beginning of `slice`. A value whose marshalling fails
-    /// or panics is an entry without a value. Neither the server's own threads
+    /// or panics is an entry without a value; one that is longer than [`VALUE_BYTES_MAX`] is
+    /// made one. Neither the server's own threads
     /// nor evictions change these keys between `publish` and `forget`.
     fn scan(&mut self, slice: Slice, limit: Limit) -> Scan;
 
@@ -76,4 +83,16 @@ pub trait Values {
     /// A proposed commit ([`Core::propose`](crate::Core::propose)) is settled:
     /// make it visible now.
     fn settle(&mut self, ticket: crate::Ticket);
+}
+
+/// The value of one key as it may be sent.
+pub(crate) fn get(values: &mut dyn Values, point: KeyPoint, key: &Bytes) -> Option<Entry> {
+    values.get(point, key).map(Entry::sendable)
+}
+
+/// Values of the beginning of a range as they may be sent.
+pub(crate) fn scan(values: &mut dyn Values, slice: Slice, limit: Limit) -> Scan {
+    let Scan { entries, last } = values.scan(slice, limit);
+    let entries = entries.into_iter().map(Entry::sendable).collect();
+    Scan { entries, last }
 }

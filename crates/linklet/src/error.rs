@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tonic::{Code, Status};
 use trefoil_freshness_core::position::History;
-use trefoil_linklet_core::Uncertain;
+use trefoil_linklet_core::{Uncertain, VALUE_BYTES_MAX};
 use trefoil_sharder::{Assignment, AssignmentVersion, ServerId};
 
 /// Somebody else serves the key.
@@ -120,6 +120,17 @@ pub enum Error {
     NoRoomForCopy {
         /// Which.
         by: ServerId,
+    },
+    /// The value with its key is longer than servers send each other, so no other one could
+    /// ever have it. What counts with strong copies is what it takes marshalled, otherwise what
+    /// it weighs ([`Marshal::weigh`](crate::Marshal::weigh)).
+    #[error(
+        "the value takes {bytes} bytes with its key, and {VALUE_BYTES_MAX} at most are taken: \
+         keep it in several parts"
+    )]
+    TooLong {
+        /// What it takes.
+        bytes: u64,
     },
     /// The value cannot be sent to the replicas, so it is not committed.
     #[error("the value cannot be marshalled for its replicas: {0}")]
@@ -248,6 +259,7 @@ impl From<Error> for Status {
             | Error::Busy { .. }
             | Error::Unsettled { .. } => Code::Unavailable,
             Error::NoRoom { .. } | Error::NoRoomForCopy { .. } => Code::ResourceExhausted,
+            Error::TooLong { .. } => Code::InvalidArgument,
             Error::Conflict | Error::OtherHistory { .. } => Code::FailedPrecondition,
             Error::Overran { .. } | Error::Indeterminate(Indeterminate::Unconfirmed { .. }) => {
                 Code::DeadlineExceeded

@@ -285,4 +285,7 @@ pub use stats::Stats;
 pub use trefoil_channel::Security;
 pub use trefoil_endpoint as endpoint;
 pub use trefoil_freshness_core as freshness;
-pub use trefoil_linklet_core::{Config, Extent, LossReason, Replication, TooFew, Wire, WireError};
+pub use trefoil_linklet_core::{
+    CHUNK_BYTES_MAX, Config, Extent, LossReason, Replication, TooFew, VALUE_BYTES_MAX, Wire,
+    WireError,
+};

@@ -156,7 +156,7 @@ const BUILD: MetricInfo = MetricInfo::gauge(
 );
 
 #[rustfmt::skip]
-const TABLE: [Metric; 42] = [
+const TABLE: [Metric; 43] = [
     gauge("trefoil_linklet_member", |s| Some(flag(s.member.is_some())), "1 while the server is a member of its corpus"),
     gauge("trefoil_linklet_settled", |s| s.member.as_ref().map(|m| flag(m.is_settled)), "1 while everything that is assigned to it is there"),
     gauge("trefoil_linklet_draining", |s| s.member.as_ref().map(|m| flag(m.is_leaving)), "1 once it gives everything away"),
@@ -191,6 +191,7 @@ const TABLE: [Metric; 42] = [
     counter("trefoil_linklet_copies_refused", of_stats!(copies_refused), "Copies that another server could not store"),
     counter("trefoil_linklet_moves_refused", of_stats!(moves_refused), "Values that their next owner could not store, each time that they were sent"),
     counter("trefoil_linklet_frames_dropped", of_stats!(frames_dropped), "Frames that could not be sent at once; they are repeated"),
+    counter("trefoil_linklet_streams_refused", of_stats!(streams_refused), "Streams of who is no member, or says to be this server itself"),
     counter("trefoil_linklet_commits", of_stats!(commits), "Strong commits acknowledged"),
     counter("trefoil_linklet_commit_seconds", |s| Some(s.stats.commit_us as f64 / 1e6), "Time that strong commits took, whatever came of them"),
     counter("trefoil_linklet_commits_thin", of_stats!(commits_thin), "Strong commits acknowledged with fewer copies than there should be"),

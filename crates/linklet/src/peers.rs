@@ -10,7 +10,7 @@ use crate::generated::{Hello, Parcel};
 use bytes::Bytes;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
@@ -18,7 +18,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Endpoint;
 use trefoil_channel::{Security, failure_text};
 use trefoil_coordination::{Session, View};
-use trefoil_linklet_core::Wire;
+use trefoil_linklet_core::{FRAME_BYTES_MAX, Wire};
 use trefoil_sharder::ServerId;
 
 /// Frames that wait for one peer. The protocol's window bounds their bytes; a
@@ -28,13 +28,39 @@ const QUEUE_COUNT: usize = 4096;
 const PARCEL_BYTES: usize = 256 << 10;
 /// Parcels on their way into the stream.
 const PARCELS_AHEAD: usize = 4;
-/// Largest message either side takes: a value and its frame.
+/// Largest message either side takes: a parcel with the longest frame that there is.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 256 << 20;
+const _: () = assert!(FRAME_BYTES_MAX + 2 * PARCEL_BYTES <= MESSAGE_BYTES_MAX);
 /// HTTP/2 windows: a window of the protocol fits.
 pub(crate) const STREAM_WINDOW: u32 = 8 << 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
 const BACKOFF_MAX: Duration = Duration::from_millis(500);
+/// A stream that lived for so long was taken. The other side answers when it ends, and not
+/// before: one that refuses ends it at once.
+const STREAM_TAKEN: Duration = Duration::from_secs(1);
+
+/// The pauses before a stream is opened anew.
+#[derive(Debug)]
+struct Backoff(Duration);
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Backoff(BACKOFF_MIN)
+    }
+}
+
+impl Backoff {
+    /// The next one, after a stream that has lived for so long.
+    fn after(&mut self, lived: Duration) -> Duration {
+        if lived >= STREAM_TAKEN {
+            *self = Backoff::default();
+        }
+        let pause = self.0;
+        self.0 = (2 * self.0).min(BACKOFF_MAX);
+        pause
+    }
+}
 
 pub(crate) struct Peers {
     corpus: String,
@@ -109,7 +135,7 @@ async fn deliver(
     mut frames: mpsc::Receiver<Bytes>,
 ) {
     let to = ServerId(hello.to);
-    let mut backoff = BACKOFF_MIN;
+    let mut backoff = Backoff::default();
     // The first frame of the next stream.
     let mut next: Option<Bytes> = None;
     loop {
@@ -122,34 +148,28 @@ async fn deliver(
             .await
             .map(|view| view.servers[&to].address.clone());
         let Ok(address) = known else { return };
-        match stream(
-            &hello,
-            &security,
-            &address,
-            first,
-            &mut frames,
-            &mut backoff,
-        )
-        .await
-        {
+        let mut opened = None;
+        let ended = stream(&hello, &security, &address, first, &mut frames, &mut opened);
+        match ended.await {
             Ok(()) => return,
             Err(error) => {
-                tracing::debug!(%to, address, error, "the stream to a peer broke");
-                tokio::time::sleep(backoff).await;
-                backoff = (backoff * 2).min(BACKOFF_MAX);
+                let lived = opened.map_or(Duration::ZERO, |at: Instant| at.elapsed());
+                let pause = backoff.after(lived);
+                tracing::debug!(%to, address, error, ?lived, ?pause, "the stream to a peer broke");
+                tokio::time::sleep(pause).await;
             }
         }
     }
 }
 
-/// One stream, until it breaks or nobody sends any more.
+/// One stream, until it breaks or nobody sends any more; when it was opened.
 async fn stream(
     hello: &Hello,
     security: &Security,
     address: &str,
     first: Bytes,
     frames: &mut mpsc::Receiver<Bytes>,
-    backoff: &mut Duration,
+    opened: &mut Option<Instant>,
 ) -> Result<(), String> {
     let endpoint = |endpoint: Endpoint| {
         endpoint
@@ -160,6 +180,7 @@ async fn stream(
     let channel = security
         .connect(address, Some(&hello.corpus), endpoint)
         .await?;
+    *opened = Some(Instant::now());
     let mut client = PeerClient::new(channel).max_encoding_message_size(MESSAGE_BYTES_MAX);
     let (parcels, outgoing) = mpsc::channel(PARCELS_AHEAD);
     let call = client.deliver(ReceiverStream::new(outgoing));
@@ -185,7 +206,6 @@ async fn stream(
                 if sent.is_err() {
                     return Err(reason((&mut call).await));
                 }
-                *backoff = BACKOFF_MIN;
             }
         }
         tokio::select! {
@@ -202,5 +222,24 @@ fn reason<T>(ended: Result<T, tonic::Status>) -> String {
     match ended {
         Ok(_) => "the other side ended the stream".to_owned(),
         Err(status) => failure_text(&status),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A peer that refuses, or ends each stream at once, is not dialled in a tight loop; one
+    /// whose stream was good is dialled at once.
+    #[test]
+    fn pauses_get_longer_until_a_stream_was_taken() {
+        let mut backoff = Backoff::default();
+        let refused = Duration::from_millis(3);
+        let pauses = [20, 40, 80, 160, 320, 500, 500].map(Duration::from_millis);
+        for pause in pauses {
+            assert_eq!(backoff.after(refused), pause);
+        }
+        assert_eq!(backoff.after(STREAM_TAKEN), BACKOFF_MIN);
+        assert_eq!(backoff.after(refused), 2 * BACKOFF_MIN);
     }
 }

@@ -6,18 +6,37 @@ use crate::generated::peer_server::{Peer, PeerServer};
 use crate::generated::{Hello, Parcel, Receipt};
 use crate::linklet::Inner;
 use crate::peers::MESSAGE_BYTES_MAX;
+use crate::stats::Counters;
 use bytes::Bytes;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
 use tonic::{Request, Response, Status, Streaming};
 use trefoil_channel::{Right, Security, permit};
 use trefoil_linklet_core::{Frame, Wire};
 use trefoil_sharder::ServerId;
 
+/// How long a server that is not known here may be a new one, of which the assigner has told
+/// others first.
+const MEMBER_PATIENCE: Duration = Duration::from_secs(1);
+/// And how often it is looked whether it is known by now.
+const MEMBER_LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// Whether frames of a server are taken.
+enum Met {
+    Member,
+    /// Not known here (yet).
+    Stranger,
+}
+
 /// Where frames of one corpus go.
 trait Receive: Send + Sync {
     /// Hears what a server speaks that is about to send frames; `Err` ends the stream.
-    fn meet(&self, from: ServerId, to: ServerId, wire: Wire) -> Result<(), Status>;
+    fn meet(&self, from: ServerId, to: ServerId, wire: Wire) -> Result<Met, Status>;
+
+    /// Frames of a server are refused that is no member.
+    fn refuse(&self, from: ServerId) -> Status;
 
     /// Takes a frame; `Err` ends the stream.
     fn receive(&self, from: ServerId, to: ServerId, frame: Bytes) -> Result<(), Status>;
@@ -75,15 +94,36 @@ fn former_life(to: ServerId) -> Status {
 }
 
 impl<V: Send + Sync + 'static> Receive for Weak<Inner<V>> {
-    fn meet(&self, from: ServerId, to: ServerId, wire: Wire) -> Result<(), Status> {
+    fn meet(&self, from: ServerId, to: ServerId, wire: Wire) -> Result<Met, Status> {
         let inner = self
             .upgrade()
             .ok_or_else(|| Status::unavailable("the linklet has ended"))?;
         let mut life = inner.life();
         let present = life.as_mut().filter(|life| life.session.server_id() == to);
         let life = present.ok_or_else(|| former_life(to))?;
+        if from == to {
+            Counters::one(&inner.store.counters.streams_refused);
+            return Err(Status::invalid_argument(format!(
+                "{from} is this server itself: its frames come from nobody else"
+            )));
+        }
+        let view = life.session.view();
+        if !view.borrow().servers.contains_key(&from) {
+            return Ok(Met::Stranger);
+        }
         life.meet(from, wire)
-            .map_err(|error| Status::failed_precondition(error.to_string()))
+            .map_err(|error| Status::failed_precondition(error.to_string()))?;
+        Ok(Met::Member)
+    }
+
+    fn refuse(&self, from: ServerId) -> Status {
+        if let Some(inner) = self.upgrade() {
+            Counters::one(&inner.store.counters.streams_refused);
+        }
+        Status::permission_denied(format!(
+            "{from} is no member of this corpus (any more): its frames are not taken. \
+             `trefoil linked status` names the members"
+        ))
     }
 
     fn receive(&self, from: ServerId, to: ServerId, frame: Bytes) -> Result<(), Status> {
@@ -108,6 +148,23 @@ impl<V: Send + Sync + 'static> Receive for Weak<Inner<V>> {
     }
 }
 
+/// Meets a server that is a member, or becomes one soon.
+async fn meet(
+    corpus: &dyn Receive,
+    from: ServerId,
+    to: ServerId,
+    wire: Wire,
+) -> Result<(), Status> {
+    let deadline = Instant::now() + MEMBER_PATIENCE;
+    loop {
+        match corpus.meet(from, to, wire)? {
+            Met::Member => return Ok(()),
+            Met::Stranger if Instant::now() >= deadline => return Err(corpus.refuse(from)),
+            Met::Stranger => sleep(MEMBER_LOOK_EVERY).await,
+        }
+    }
+}
+
 #[tonic::async_trait]
 impl Peer for PeerService {
     async fn deliver(
@@ -127,7 +184,7 @@ impl Peer for PeerService {
                 })?;
                 permit(security, &extensions, Right::Serve(&hello.corpus))?;
                 let (from, to) = (ServerId(hello.from), ServerId(hello.to));
-                corpus.meet(from, to, wire_of(&hello))?;
+                meet(&**corpus, from, to, wire_of(&hello)).await?;
                 opened = Some((corpus, security, hello));
             }
             let Some((corpus, security, hello)) = &opened else {

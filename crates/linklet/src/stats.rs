@@ -76,6 +76,9 @@ counters! {
     moves_refused,
     /// Frames that could not be sent at once; the protocol repeats them.
     frames_dropped,
+    /// Streams of other servers that were refused: who opened them is no member, or says to be
+    /// this server itself.
+    streams_refused,
     /// Strong commits acknowledged with fewer copies than there should be
     /// ([`Builder::too_few`](crate::Builder::too_few)).
     commits_thin,

@@ -11,7 +11,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 use trefoil_freshness_core::table::Stamp;
-use trefoil_linklet_core::{Entry, Limit, NotStored, Scan, Table as Rules, Ticket, Values};
+use trefoil_linklet_core::{
+    Entry, Limit, NotStored, Scan, Table as Rules, Ticket, VALUE_BYTES_MAX, Values,
+};
 use trefoil_sharder::{KeyPoint, Slice};
 
 /// Entries looked at under one lock.
@@ -117,6 +119,11 @@ impl<V: 'static> Objects<V> {
     fn entry(&self, found: &Found<V>, sent: Sent) -> Entry {
         let marshaller = &*self.store.marshaller;
         let value = stamped(sent.history, marshaller, &found.key, &*found.value);
+        let value = value.and_then(|bytes| {
+            let count = found.key.len() + bytes.len();
+            let why = || MarshalError::new(format!("{count} bytes are longer than any may be"));
+            (count <= VALUE_BYTES_MAX).then_some(bytes).ok_or_else(why)
+        });
         if let Err(error) = &value {
             tracing::error!(
                 key = %String::from_utf8_lossy(&found.key),

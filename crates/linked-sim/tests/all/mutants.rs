@@ -1,19 +1,21 @@
 //! Every safety rule is broken once, and the simulator must notice: within a
-//! bounded number of seeds, by a property that the rule protects. Six are broken
+//! bounded number of seeds, by a property that the rule protects. Seven are broken
 //! in scenarios of trefoil-linklet-core instead: `SCRIPTED`.
 
 use trefoil_linked_sim::{Property, Runs, run_seed};
 use trefoil_linklet_core::mutants::{self, Mutant};
 
 /// The simulator does not meet the cases of these within `SEEDS`, rushing or not.
-/// What is kept in memory is no matter of the simulator's.
-const SCRIPTED: [Mutant; 6] = [
+/// What is kept in memory, and how often something is sent in vain, is no matter of the
+/// simulator's.
+const SCRIPTED: [Mutant; 7] = [
     Mutant::DroppedToGive,
     Mutant::TakenBackByHalf,
     Mutant::ForgottenWhenBack,
     Mutant::UnsettledServed,
     Mutant::WindowIgnored,
-    Mutant::StayedNotCopied,
+    Mutant::DeclinedOfferedAnew,
+    Mutant::NewestNotTold,
 ];
 
 /// Seeds within which a broken rule must show.
@@ -31,6 +33,7 @@ fn shows(mutant: Mutant, properties: &[Property]) {
     let runs = match mutant {
         Mutant::ClockStopsAsleep => Runs::Pauses,
         Mutant::TurnEndsWithItsCaller => Runs::Updates,
+        Mutant::StayedNotCopied => Runs::Stays,
         _ if ASSIGNERS.contains(&mutant) => Runs::Assigners,
         _ => Runs::Any,
     };
@@ -86,5 +89,6 @@ each! {
     a_turn_goes_along_with_its_proposal: TurnEndsWithItsCaller => Lost;
     what_cannot_be_stored_stays: UnstoredLost => Moved | Undone;
     who_cannot_store_keeps_its_copy: UnstoredCopyForgotten => Copied | Undone | Fresh | Reported;
+    what_stays_has_its_copies_seen_to: StayedNotCopied => Undone;
     new_owners_hear_of_copies: HoldersForgotten => Fresh | Reported | Undone | Drained;
 }

@@ -1,17 +1,17 @@
 //! What servers with copies answer.
 
 use super::Order;
+use super::declined::Declined;
 use crate::core::Core;
 use crate::effect::Effect;
 use crate::message::{CopyOrder, Operation};
-use crate::values::Values;
+use crate::mutants::{self, Mutant};
+use crate::pause::REFUSALS_MAX;
+use crate::values::{self, Values};
 use bytes::Bytes;
 use std::collections::BTreeSet;
 use std::time::Duration;
 use trefoil_sharder::{AssignmentVersion, KeyPoint, ServerId, Slice};
-
-/// Refusals remembered of one server: one for each slice is enough.
-const REFUSING_MAX: usize = 10_000;
 
 impl Core {
     pub(crate) fn hear_done(&mut self, from: ServerId, id: u64) {
@@ -138,7 +138,7 @@ impl Core {
                 if !kept {
                     follower.held.remove(slice);
                     if staying.contains(&point) {
-                        follower.refused.add(slice);
+                        follower.declined.add(now, &self.config, point);
                     }
                 }
                 follower.synced.remove(slice);
@@ -149,7 +149,7 @@ impl Core {
                 if follower.unmarshalled.has(point) {
                     continue;
                 }
-                if follower.refusing.len() < REFUSING_MAX {
+                if follower.refusing.len() < REFUSALS_MAX {
                     follower.refusing.entry(point).or_insert(now);
                     if no_room {
                         follower.no_room.insert(point);
@@ -236,6 +236,9 @@ impl Core {
             for (slice, ()) in std::mem::take(&mut follower.refused).iter() {
                 self.follow_stale.range(slice);
             }
+            if mutants::is(Mutant::DeclinedOfferedAnew) {
+                follower.declined = Declined::default();
+            }
         }
     }
 
@@ -293,7 +296,7 @@ impl Core {
         if !self.proposals.apart(Slice::of_point(point)).1.is_empty() {
             return;
         }
-        let operation = match values.get(point, &key).and_then(|entry| {
+        let operation = match values::get(values, point, &key).and_then(|entry| {
             entry.value.map(|value| Operation::Put {
                 version: entry.version,
                 value,

@@ -1,5 +1,6 @@
 //! What is known of one server with copies.
 
+use super::declined::Declined;
 use crate::pause::Pause;
 use crate::ranges::RangeSet;
 use bytes::Bytes;
@@ -19,6 +20,7 @@ pub(crate) struct Follower {
     pub(super) excluding: RangeSet,
     /// Not wanted there by this owner; not offered again for now.
     pub(super) refused: RangeSet,
+    pub(crate) declined: Declined,
     /// To be there, and could not be stored when it was sent; neither held nor
     /// confirmed. Sent again at `retry_at`, or with the next commit.
     pub(super) failed: RangeSet,
@@ -130,6 +132,7 @@ impl Follower {
 
     /// It has stored this. If it could not before, there is room now: it is sent the rest.
     pub(super) fn stored_now(&mut self, now: Duration, slice: Slice) {
+        self.declined.stored(now, slice);
         let before = self.refusing.len();
         self.stored(slice);
         if self.refusing.len() < before {
@@ -156,13 +159,6 @@ impl Follower {
         kept
     }
 
-    /// It is offered copies of these once more.
-    pub(crate) fn offer_again(&mut self, points: &[KeyPoint]) {
-        for &point in points {
-            self.refused.remove(Slice::of_point(point));
-        }
-    }
-
     /// Somebody else is the owner of these now.
     pub(crate) fn let_go(&mut self, ranges: &[Slice]) {
         for &slice in ranges {
@@ -171,6 +167,7 @@ impl Follower {
             self.attach.remove(slice);
             self.excluding.remove(slice);
             self.refused.remove(slice);
+            self.declined.forget(slice);
             self.failed.remove(slice);
             self.again.remove(slice);
             self.unmarshalled.remove(slice);

@@ -34,8 +34,8 @@ impl Core {
     /// Who is to have copies of what stays here though the map gives it to somebody else,
     /// point by point: as many servers as the map has for the slice, this one counted. By
     /// preference those that the map says; then who has one; then others that the map names
-    /// at all, for these are not about to stop. Who could not store it is not asked before
-    /// there is a newer map, or it was sent to its next owner again.
+    /// at all, for these are not about to stop. Who could not store it is asked again when it
+    /// is its turn ([`declined`](super::declined)).
     fn stays(&self, scope: &[Slice]) -> Vec<(KeyPoint, Vec<ServerId>)> {
         let Some(map) = self.map.current() else {
             return Vec::new();
@@ -51,7 +51,8 @@ impl Core {
             };
             let takes = |server: &ServerId| {
                 let follower = self.followers.get(server);
-                let refuses = follower.is_some_and(|f| f.refused.has(point));
+                let refuses =
+                    follower.is_some_and(|f| f.refused.has(point) || f.declined.holds(point));
                 *server != self.me && self.alive.contains(server) && (held(server) || !refuses)
             };
             let mut servers: Vec<ServerId> = Vec::new();

@@ -4,7 +4,7 @@ use super::{Follower, Order};
 use crate::core::Core;
 use crate::message::{CopyOrder, Operation};
 use crate::ranges::RangeSet;
-use crate::values::Values;
+use crate::values::{self, Values};
 use bytes::Bytes;
 use std::time::Duration;
 use trefoil_sharder::{KeyPoint, ServerId, Slice};
@@ -49,7 +49,7 @@ impl Core {
         let Some(&token) = self.owned.get(point) else {
             return;
         };
-        let operation = match values.get(point, &key) {
+        let operation = match values::get(values, point, &key) {
             None => Some(Operation::Remove),
             Some(entry) => entry.value.map(|value| Operation::Put {
                 version: entry.version,

@@ -655,6 +655,52 @@ fn what_stays_is_copied_to_others_if_need_be() {
     }
 }
 
+/// All servers are full: what stays is offered to each of them once, and then ever more
+/// rarely, a few keys at a time, however often there is a new map. As soon as one has room for
+/// a key it is offered the rest.
+#[test]
+fn copies_of_what_stays_are_offered_less_and_less_often() {
+    let config = Config {
+        retry_max: Duration::from_secs(30),
+        ..small_chunks(Replication::Strong)
+    };
+    let mut cluster = filled(config, &[1, 2, 3, 4, 5], &[&[1, 3], &[1, 3]]);
+    for full in [2, 4, 5] {
+        for key in 0..KEYS {
+            cluster.no_room(full, key, true);
+            cluster.refuse(full, key, true);
+        }
+    }
+    cluster.drain(3);
+    let maps: [&[u64]; 2] = [&[2, 4], &[2, 5]];
+    cluster.assign(&maps);
+    cluster.millis(800);
+    let refused = |cluster: &Cluster| {
+        let points = cluster.effects.iter().map(|(_, effect)| match effect {
+            Effect::NotCopied { points, .. } => points.len() as u64,
+            _ => 0,
+        });
+        points.sum::<u64>()
+    };
+    let at_once = refused(&cluster);
+    // To 4 and 5; 2 is who it is for.
+    assert!((KEYS..=2 * KEYS).contains(&at_once), "{at_once}");
+    for _ in 0..60 {
+        cluster.assign(&maps);
+        cluster.seconds(1, None);
+    }
+    let again = refused(&cluster) - at_once;
+    assert!((2 * 16..=2 * 7 * 16).contains(&again), "{again}");
+    assert!((0..KEYS).all(|key| cluster.owner(key) == Some(1)));
+    assert!((0..KEYS).all(|key| cluster.get(3, key) == Some(key + 1_000)));
+    (0..KEYS).for_each(|key| cluster.no_room(5, key, false));
+    (0..KEYS).for_each(|key| cluster.refuse(5, key, false));
+    cluster.seconds(35, None);
+    assert!((0..KEYS).all(|key| cluster.get(5, key) == Some(key + 1_000)));
+    assert_eq!(cluster.get(3, 5), None, "it has others now");
+    assert_eq!(cluster.losses(), []);
+}
+
 /// The owner of what stays dies, whom the map does not name any more: so there is no newer
 /// map. Its copy was made after the others had answered the claim.
 #[test]
@@ -707,11 +753,49 @@ fn a_copy_of_what_stays_is_at_a_server_that_is_new() {
     assert_eq!(cluster.get(3, 5), Some(77));
 }
 
-/// A writer waits for what is sent once more. Its next owner dies, or the map gives it to
-/// somebody else, before it answers: the writer is woken, and finds it where it is.
+/// A map gives back what was claimed and had not been sent, and a server that is new gets a
+/// copy; the next map gives it to the claimant after all, which knows neither. It hears of
+/// that copy with the key, and its commits wait for it: else it would be read as it was.
+#[test]
+fn a_copy_that_is_newer_than_all_that_the_next_owner_knows_is_not_overlooked() {
+    let config = small_chunks(Replication::Strong);
+    let mut cluster = filled(config.clone(), &[1, 2, 3], &[&[1, 3], &[1, 3]]);
+    let last = (0..KEYS).max_by_key(|&key| at(key)).expect("keys");
+    cluster.assign(&[&[2, 3], &[2, 3]]);
+    // The claim, its answer, the first chunks.
+    cluster.rounds(3);
+    assert_eq!(cluster.owner(last), Some(1));
+    cluster.join(config, 4);
+    cluster.assign_but(&[2], &[&[1, 4], &[1, 4]]);
+    cluster.settle();
+    assert_eq!(cluster.owner(last), Some(1));
+    assert_eq!(cluster.get(4, last), Some(last + 1_000));
+    cluster.assign_but(&[2], &[&[2, 4], &[2, 4]]);
+    // What came back to 1 by the map between is not to be taken by an older one.
+    assert_eq!(cluster.read(2, last), Decision::Wait);
+    cluster.settle();
+    assert_eq!(cluster.owner(last), Some(2));
+    cluster.put(2, last, 77);
+    cluster.settle();
+    assert!(cluster.acknowledged(last));
+    if cluster.read(4, last) == Decision::ServeCopy {
+        assert_eq!(cluster.get(4, last), Some(77), "an old value is read");
+    }
+    // By the map that it knows, the new owner has dropped that copy.
+    assert_eq!(cluster.get(4, last), None);
+}
+
+/// A writer waits for what is sent once more, and is woken by whatever ends that: it is taken;
+/// its next owner says that it is not to have it any more; it is dead.
 #[test]
 fn who_waits_for_what_was_sent_is_woken_whatever_becomes_of_it() {
-    for dies in [true, false] {
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum Fate {
+        Taken,
+        NotTaken,
+        Dead,
+    }
+    for fate in [Fate::Taken, Fate::NotTaken, Fate::Dead] {
         let config = small_chunks(Replication::Strong);
         let mut cluster = filled(config, &[1, 2, 3, 4], &[&[1, 3], &[1, 3]]);
         cluster.no_room(2, 5, true);
@@ -723,17 +807,32 @@ fn who_waits_for_what_was_sent_is_woken_whatever_becomes_of_it() {
             cluster.read(1, 5) == Decision::Wait
         });
         assert!(on_its_way);
-        assert_eq!(cluster.put(1, 5, 77), Decision::Wait);
         assert_eq!(cluster.sent_to(1, 5), Some(ServerId(2)));
-        cluster.lose(1, 2);
-        cluster.effects.clear();
-        if dies {
-            cluster.kill(2);
+        let next: &[&[u64]] = &[&[4, 3], &[4, 3]];
+        match fate {
+            Fate::Taken => cluster.no_room(2, 5, false),
+            Fate::NotTaken => {
+                cluster.lose(1, 2);
+                // Each map wakes who waits; and 4 claims nothing yet, which would, too.
+                cluster.assign_but(&[4], next);
+            }
+            Fate::Dead => {
+                cluster.lose(1, 2);
+                cluster.kill(2);
+            }
         }
-        cluster.assign(&[&[4, 3], &[4, 3]]);
-        cluster.settle();
-        assert!(cluster.woken(1), "dies: {dies}");
+        cluster.effects.clear();
+        assert_eq!(cluster.put(1, 5, 77), Decision::Wait, "{fate:?}");
+        match fate {
+            Fate::Taken => cluster.rounds(2),
+            Fate::NotTaken => cluster.millis(300),
+            Fate::Dead => cluster.assign(next),
+        }
+        assert!(cluster.woken(1), "{fate:?}");
         assert_eq!(cluster.sent_to(1, 5), None);
+        assert_ne!(cluster.put(1, 5, 77), Decision::Wait, "{fate:?}");
+        cluster.assign(next);
+        cluster.settle();
         assert_eq!(cluster.owner(5), Some(4));
         assert_eq!(cluster.losses(), []);
     }
@@ -762,6 +861,60 @@ fn a_peer_of_before_is_told_that_nothing_was_taken() {
     cluster.seconds(35, None);
     assert!((0..KEYS).all(|key| cluster.owner(key) == Some(2)));
     assert!((0..KEYS).all(|key| cluster.get(2, key) == Some(key + 1_000)));
+    assert_eq!(cluster.losses(), []);
+}
+
+/// A chunk is not taken, again and again: what could not be marshalled in it is not lost with
+/// each time, but once it is taken.
+#[test]
+fn nothing_is_lost_with_a_chunk_that_is_not_taken() {
+    let config = small_chunks(Replication::Strong);
+    let mut cluster = filled(config, &[1, 2, 3], &[&[1, 3], &[1, 3]]);
+    cluster.of_before(1);
+    // In one chunk.
+    cluster.unmarshallable(1, 5);
+    cluster.no_room(2, 6, true);
+    cluster.assign(&[&[2, 3], &[2, 3]]);
+    cluster.seconds(20, None);
+    assert_ne!(cluster.owner(5), Some(2));
+    assert_eq!(cluster.losses(), []);
+    cluster.no_room(2, 6, false);
+    cluster.seconds(5, None);
+    assert_eq!(cluster.owner(5), Some(2));
+    let losses = cluster.losses();
+    assert_eq!(losses.len(), 1);
+    assert_eq!(losses[0].reason, LossReason::MarshalFailed);
+    assert_eq!(losses[0].keys, [(at(5), cluster::name(5))]);
+}
+
+/// Two owners of before: one has been told for long that nothing was taken, and waits half a
+/// minute each time. The other one's chunks do not wait for as long as that, and that one of
+/// its chunks is taken makes nobody else send more often.
+#[test]
+fn peers_of_before_wait_each_for_itself() {
+    let config = Config {
+        retry_max: Duration::from_secs(30),
+        ..small_chunks(Replication::Strong)
+    };
+    let mut cluster = filled(config, &[1, 2, 3, 4], &[&[1, 4], &[3, 4]]);
+    cluster.of_before(1);
+    cluster.of_before(3);
+    let from = |id: u64| move |effect: &Effect| matches!(effect, Effect::NotMoved { from, .. } if from.0 == id);
+    // Of the upper half, to which nobody but 3 sends.
+    let upper = 40;
+    cluster.no_room(2, 5, true);
+    cluster.no_room(2, upper, true);
+    // All at once, so that no newer claim has them answered.
+    cluster.assign(&[&[2, 4], &[2, 4]]);
+    cluster.seconds(20, None);
+    let refused = [1, 3].map(|id| cluster.times_told(2, from(id)));
+    // Other chunks of both are taken after the first refusal.
+    assert_eq!(refused, [6, 6], "after 0, 1, 2, 4, 8 and 16 s");
+    cluster.no_room(2, upper, false);
+    cluster.seconds(60, None);
+    assert_eq!(cluster.owner(upper), Some(2));
+    let refused = cluster.times_told(2, from(1));
+    assert!((6..=8).contains(&refused), "{refused} times");
     assert_eq!(cluster.losses(), []);
 }
 
@@ -1199,7 +1352,19 @@ fn a_key_that_comes_back_is_sent_on_first() {
 #[test]
 fn rules_that_are_rarely_needed_are_needed() {
     use trefoil_linklet_core::mutants::{self, Mutant};
-    let scenarios: [(Mutant, fn()); 7] = [
+    let scenarios: [(Mutant, fn()); 10] = [
+        (
+            Mutant::DeclinedOfferedAnew,
+            copies_of_what_stays_are_offered_less_and_less_often,
+        ),
+        (
+            Mutant::NewestNotTold,
+            a_copy_of_what_stays_is_at_a_server_that_is_new,
+        ),
+        (
+            Mutant::NewestNotTold,
+            a_copy_that_is_newer_than_all_that_the_next_owner_knows_is_not_overlooked,
+        ),
         (Mutant::StayedNotCopied, what_stays_is_copied_anew),
         (
             Mutant::DroppedToGive,

@@ -223,6 +223,9 @@ impl<V: Send + Sync + 'static> Linklet<V> {
                 Err(Error::TooFewCopies { have, need })
             }
             Decision::Refused(Refused::NoRoom { by }) => Err(Error::NoRoomForCopy { by }),
+            Decision::Refused(Refused::TooLong { bytes }) => Err(Error::TooLong {
+                bytes: bytes as u64,
+            }),
         }
     }
 }

@@ -224,6 +224,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
                 Err(
                     Error::NoRoom { .. }
                     | Error::NoRoomForCopy { .. }
+                    | Error::TooLong { .. }
                     | Error::Busy { .. }
                     | Error::Unsettled { .. },
                 ) => {

@@ -11,7 +11,7 @@
 
 use super::admit::{Gate, Pause, Wait, Woken};
 use super::turns::Turn;
-use super::write::{Plan, Seen};
+use super::write::{Plan, Seen, too_long};
 use crate::error::{Error, Indeterminate};
 use crate::fresh::Sent;
 use crate::life::Settlement;
@@ -255,6 +255,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
                 let Looked { sent, history, .. } = looked;
                 let bytes = stamped(sent.history, &*inner.store.marshaller, key.bytes, &*value)
                     .map_err(Error::Marshal)?;
+                too_long(key, bytes.len() as u64)?;
                 // A replica that has heard of a change in the meantime hides what
                 // may not contain it. A refresh contains what came with it.
                 let position = match change.shown {

@@ -14,7 +14,7 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use trefoil_freshness_core::table::Stamp;
-use trefoil_linklet_core::{Access, Replication};
+use trefoil_linklet_core::{Access, Replication, VALUE_BYTES_MAX};
 use trefoil_sharder::AssignmentVersion;
 
 /// A commit that was carried out.
@@ -207,6 +207,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         let at = store.key(key);
         let probe = store.meters.probe();
         let result = if store.replication == Replication::Strong {
+            // What it takes marshalled is looked at before it is proposed.
             if let Some(weight) = weight.filter(|&weight| weight > store.table.bound()) {
                 return Err(Error::NoRoom {
                     weight,
@@ -215,6 +216,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
             }
             self.propose(access, at, Shown::Fresh, plan).await?
         } else {
+            too_long(at, weight.unwrap_or_default())?;
             // Made before the visit, so that it fits when it comes in.
             let mut room = weight.map(|weight| store.reserve(at, weight)).transpose()?;
             let (result, old) = self
@@ -253,18 +255,21 @@ impl<V: Send + Sync + 'static> Linklet<V> {
                 match planned {
                     Ok((Plan::Put(value, stamp), result)) => {
                         let weight = store.weight(at.bytes, &value);
+                        if let Err(error) = too_long(at, weight) {
+                            return Ok(Err(error));
+                        }
                         visit.put(value, stamp, store.table.room_to_trim(weight));
                         note(store, at, gate);
-                        Ok(token_and(gate, result))
+                        Ok(Ok(token_and(gate, result)))
                     }
-                    Ok((Plan::Keep | Plan::Remove, result)) => Ok(token_and(gate, result)),
+                    Ok((Plan::Keep | Plan::Remove, result)) => Ok(Ok(token_and(gate, result))),
                     // Nothing was changed: it worked on a copy.
                     Err(panic) => Err(panic),
                 }
             })
             .await?;
         store.table.trim(|entry| store.evicted(&entry));
-        result.map_err(|panic| resume_unwind(panic))
+        result.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
     async fn update_in_place<R>(
@@ -309,6 +314,15 @@ impl<V: Send + Sync + 'static> Linklet<V> {
                 resume_unwind(panic)
             }
         }
+    }
+}
+
+/// A value that no other server could take.
+pub(crate) fn too_long(key: Key<'_>, value_bytes: u64) -> Result<(), Error> {
+    let bytes = key.bytes.len() as u64 + value_bytes;
+    match bytes > VALUE_BYTES_MAX as u64 {
+        true => Err(Error::TooLong { bytes }),
+        false => Ok(()),
     }
 }
 

@@ -213,11 +213,11 @@ struct Parcel {
     frames: Vec<Vec<u8>>,
 }
 
-fn parcel(to: u64, frames: Vec<Vec<u8>>) -> Parcel {
+fn parcel(from: u64, to: u64, frames: Vec<Vec<u8>>) -> Parcel {
     Parcel {
         hello: Some(Hello {
             corpus: CORPUS.to_owned(),
-            from: 5,
+            from,
             to,
             // As servers did that did not say what they speak.
             wire_major: 0,
@@ -228,8 +228,8 @@ fn parcel(to: u64, frames: Vec<Vec<u8>>) -> Parcel {
 }
 
 /// Sends a frame to a linklet as another server would.
-async fn send(address: &str, to: u64, security: &Security) -> Result<(), Status> {
-    let parcel = parcel(to, vec![b"no frame".to_vec()]);
+async fn send(address: &str, from: u64, to: u64, security: &Security) -> Result<(), Status> {
+    let parcel = parcel(from, to, vec![b"no frame".to_vec()]);
     deliver(address, security, tokio_stream::iter([parcel])).await
 }
 
@@ -270,6 +270,8 @@ async fn frames_are_taken_from_servers_of_the_corpus_only() {
         .await
         .unwrap();
     let (id, peer) = peer_of(&linklet).await;
+    let two = joins(&address, authority.server("other", &[CORPUS]));
+    let two = two.await.unwrap().server_id().0;
     for (security, code) in [
         // It is heard, and says no frame.
         (authority.server("two", &[CORPUS]), Code::InvalidArgument),
@@ -284,11 +286,11 @@ async fn frames_are_taken_from_servers_of_the_corpus_only() {
         ),
         (other.server("elsewhere", &["*"]), Code::Unauthenticated),
     ] {
-        let error = send(&peer, id, &security).await.unwrap_err();
+        let error = send(&peer, two, id, &security).await.unwrap_err();
         assert_eq!(error.code(), code, "{security:?}: {error}");
     }
     // In the clear there is no connection: TLS is spoken there, and nothing else.
-    let plain = send(&peer, id, &Security::Loopback).await.unwrap_err();
+    let plain = send(&peer, two, id, &Security::Loopback).await.unwrap_err();
     assert_ne!(plain.code(), Code::InvalidArgument, "{plain}");
 }
 
@@ -303,6 +305,8 @@ async fn a_peer_of_another_release_is_told_so() {
     let builder = Linklet::builder(CORPUS, PlainMarshal).listener(listener);
     let linklet: Linklet<String> = builder.listen(address.as_str(), any()).await.unwrap();
     let (id, peer) = peer_of(&linklet).await;
+    let session = joins(&address, Security::Loopback).await.unwrap();
+    let other = session.server_id();
     for (wire, code) in [
         ((0, 0), Code::InvalidArgument),
         ((2, 0), Code::InvalidArgument),
@@ -311,7 +315,7 @@ async fn a_peer_of_another_release_is_told_so() {
         ((3, 4), Code::FailedPrecondition),
         ((u32::MAX, 0), Code::FailedPrecondition),
     ] {
-        let mut parcel = parcel(id, vec![b"no frame".to_vec()]);
+        let mut parcel = parcel(other.0, id, vec![b"no frame".to_vec()]);
         let hello = parcel.hello.as_mut().unwrap();
         (hello.wire_major, hello.wire_minor) = wire;
         let sent = deliver(&peer, &Security::Loopback, tokio_stream::iter([parcel]));
@@ -333,7 +337,37 @@ async fn a_peer_of_another_release_is_told_so() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let unknown = Wire { major: 1, minor: 0 };
-    assert_eq!(told(), [(ServerId(5), WireError(unknown))]);
+    assert_eq!(told(), [(other, WireError(unknown))]);
+}
+
+/// Whoever opens a stream says who it is: a member, and not the server that it is for. One
+/// that has just joined is waited for.
+#[tokio::test(flavor = "multi_thread")]
+async fn frames_are_taken_from_members_only() {
+    let (_assigner, address) = assigner(Security::Loopback).await;
+    let linklet = linklet(&address, Security::Loopback).await.unwrap();
+    let (id, peer) = peer_of(&linklet).await;
+    let session = joins(&address, Security::Loopback).await.unwrap();
+    let member = session.server_id().0;
+    for (from, code, why) in [
+        (member, Code::InvalidArgument, "no frame"),
+        (id, Code::InvalidArgument, "is this server itself"),
+        (1_000_000, Code::PermissionDenied, "is no member"),
+    ] {
+        let sent = send(&peer, from, id, &Security::Loopback).await;
+        let error = sent.unwrap_err();
+        assert_eq!(error.code(), code, "{error}");
+        assert!(error.message().contains(why), "{error}");
+    }
+    assert_eq!(linklet.stats().streams_refused, 2);
+    // It is a member no more.
+    session.leave().await.unwrap();
+    let mut view = linklet.view().unwrap();
+    let left = view.wait_for(|view| !view.servers.contains_key(&ServerId(member)));
+    drop(left.await.unwrap());
+    let sent = send(&peer, member, id, &Security::Loopback).await;
+    assert_eq!(sent.unwrap_err().code(), Code::PermissionDenied);
+    assert_eq!(linklet.stats().streams_refused, 3);
 }
 
 #[derive(Default)]
@@ -358,9 +392,11 @@ async fn a_server_that_is_revoked_sends_nothing_more() {
     let serial = Certificate::parse(&shown[0]).unwrap().serial;
     let two = Security::of_server(&two).unwrap();
     let (id, peer) = peer_of(&linklet).await;
+    let session = joins(&address, two.clone()).await.unwrap();
+    let other = session.server_id().0;
     for revokes in [false, true] {
         let (one, serial) = (one.clone(), serial.clone());
-        let begins = tokio_stream::iter([parcel(id, Vec::new())]);
+        let begins = tokio_stream::iter([parcel(other, id, Vec::new())]);
         let goes_on = tokio_stream::iter([id]).then(move |id| {
             let (one, serial) = (one.clone(), serial.clone());
             async move {
@@ -369,7 +405,7 @@ async fn a_server_that_is_revoked_sends_nothing_more() {
                     std::fs::write(one.join("revoked"), serial).unwrap();
                     tokio::time::sleep(SECOND / 10).await;
                 }
-                parcel(id, vec![b"no frame".to_vec()])
+                parcel(other, id, vec![b"no frame".to_vec()])
             }
         });
         let error = deliver(&peer, &two, begins.chain(goes_on)).await;
