@@ -43,10 +43,9 @@ const LENS: [usize; 15] = [
     8944,
     8968,
 ];
-/// Probes of one length before it is taken for too long.
+/// Probes of one length before it is taken for too long. Each is waited for as an answer is,
+/// and twice as long as the one before.
 const TRIES_MAX: u32 = 3;
-/// Patience with a probe, in times of what answers are waited for; doubled each time.
-const PATIENCE_TIMES: u64 = 2;
 /// What was too long is tried again after so long: the way may be another one.
 const RAISE_NS: u64 = 60_000_000_000;
 /// Long answers in a row that have not come, while no long datagram has: the way takes shorter
@@ -201,7 +200,7 @@ impl Path {
         let at = self.next_at()?;
         let tries = last.map_or(0, |probe| probe.tries);
         self.number += 1;
-        let patience_ns = patience_ns.saturating_mul(PATIENCE_TIMES << tries);
+        let patience_ns = patience_ns.saturating_mul(1 << tries);
         self.probe = Some(Probe {
             number: self.number,
             at,
