@@ -69,7 +69,7 @@ fuzz_target!(|bytes: &[u8]| {
     client.ask_counters(0);
     client.scan(2, 1, 0, KeyHash { place: 1, tag: 8 }, 1, 0);
     let _ = client.handle(bytes, 1, |_| {});
-    client.flush();
+    client.flush(0);
 
     // The same bytes as the payload of a datagram, which only who has the key can send.
     let mut count = 0;

@@ -135,6 +135,7 @@ pub struct Courier {
     /// Solicited bytes under way.
     used: usize,
     waiting: VecDeque<Ask>,
+    waiting_len: usize,
     pending: HashMap<u64, Pending>,
     /// Ids in the order in which they are looked at; some are answered already.
     order: VecDeque<u64>,
@@ -158,6 +159,7 @@ impl Courier {
             path,
             used: 0,
             waiting: VecDeque::new(),
+            waiting_len: 0,
             pending: HashMap::new(),
             order: VecDeque::new(),
             twice: Vec::new(),
@@ -174,6 +176,11 @@ impl Courier {
     /// The window, by now.
     pub fn window(&self) -> &Window {
         &self.window
+    }
+
+    /// Solicited bytes under way, or waiting to be.
+    pub fn used(&self) -> usize {
+        self.used + self.waiting_len
     }
 
     /// The path, by now.
@@ -195,6 +202,7 @@ impl Courier {
 
     /// Takes a request; touches are sent once and forgotten.
     pub fn ask(&mut self, ask: Ask) {
+        self.waiting_len += cost(&ask);
         self.waiting.push_back(ask);
     }
 
@@ -260,6 +268,7 @@ impl Courier {
             }
             let ask = *ask;
             self.waiting.pop_front();
+            self.waiting_len -= cost;
             let datagram_len = self.path.len();
             let attempt = 1;
             encode_request(

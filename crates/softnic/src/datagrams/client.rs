@@ -13,12 +13,12 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use trefoil_sockets::datagrams::{self, Inbox, Outbox};
-use trefoil_softnic_core::Initiator;
 use trefoil_softnic_core::datagram::{
     Courier, DATAGRAM_DATA_LEN_MAX, DATAGRAM_LEN_MAX, Path, Sealed, Window,
 };
 use trefoil_softnic_core::limits::ASKS_LEN_MAX;
 use trefoil_softnic_core::wire::{ASK_LEN, Ask, Frame, HEAD_LEN, Head, Kind};
+use trefoil_softnic_core::{Initiator, Situation};
 
 /// Looks at the datagrams between two looks at the stream, which says nothing but that the
 /// session has ended.
@@ -162,6 +162,23 @@ impl Datagrams {
             });
         }
         true
+    }
+
+    /// What is known for whoever is about to look a key up, of what goes this way; `of` is
+    /// what the stream knows.
+    pub(crate) fn situation(&self, of: Situation) -> Situation {
+        let window = self.courier.window();
+        let (round_trip_ns, way_ns) = window.round_trips_ns();
+        match of.solicited <= DATAGRAM_DATA_LEN_MAX as usize {
+            true => Situation {
+                window: window.len(),
+                used: self.courier.used(),
+                round_trip_ns,
+                way_ns,
+                ..of
+            },
+            false => of,
+        }
     }
 
     /// Whether it is time to look at the stream.
