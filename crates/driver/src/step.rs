@@ -204,6 +204,10 @@ impl<H: Host> Driver<H> {
                 replica,
                 cause: RetryCause::Window,
             } if self.is_scanned(op, replica) => {
+                let link = self.link_of(op, replica);
+                if let Some(near) = link.and_then(|link| link.near.as_mut()) {
+                    near.refresh();
+                }
                 if let Some(get) = op.lookup() {
                     get.handle_refreshed(replica);
                 }
