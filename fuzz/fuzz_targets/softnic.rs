@@ -6,7 +6,7 @@ use libfuzzer_sys::fuzz_target;
 use trefoil_client_core::vote::IndexVote;
 use trefoil_layout::{HashKind, KeyHash, KeyHasher, TopologyId};
 use trefoil_softnic_core::datagram::target::{Buffers, carry_out};
-use trefoil_softnic_core::datagram::{Courier, PAYLOAD_LEN_MAX};
+use trefoil_softnic_core::datagram::{Courier, DATAGRAM_LEN_MAX, PAYLOAD_LEN_MAX, Path, Window};
 use trefoil_softnic_core::limits::WINDOW_LEN;
 use trefoil_softnic_core::wire::{Ask, Request};
 use trefoil_softnic_core::wire::{Answer, Open, OpenStatus, Opened, RefusalCode, Status, Welcome};
@@ -69,7 +69,7 @@ fuzz_target!(|bytes: &[u8]| {
     client.ask_counters(0);
     client.scan(2, 1, 0, KeyHash { place: 1, tag: 8 }, 1, 0);
     let _ = client.handle(bytes, 1, |_| {});
-    client.flush();
+    client.flush(0);
 
     // The same bytes as the payload of a datagram, which only who has the key can send.
     let mut count = 0;
@@ -78,13 +78,21 @@ fuzz_target!(|bytes: &[u8]| {
         count += payload.len();
     });
     assert!(count <= 2 * WINDOW_LEN as usize);
-    let mut courier = Courier::new(WINDOW_LEN);
+    let mut courier = Courier::on(Path::new(DATAGRAM_LEN_MAX), Window::new(WINDOW_LEN));
     let hash = KeyHash { place: 1, tag: 8 };
     let request = Request::Scan { place: 0, hash, config_id: 1, solicited: 4096, is_use: false, is_vote: false };
     courier.ask(Ask { id: 2, handle: 1, request });
     let mut payload = Vec::new();
-    courier.next_payload(0, &mut payload);
+    // The request, then a probe.
+    while courier.next_payload(0, &mut payload) {
+        assert!(payload.len() <= PAYLOAD_LEN_MAX);
+    }
     let mut answers = 0;
     let _ = courier.handle(bytes, 1, |_| answers += 1);
+    // Again, as attempts at the whole or at a part of it: the pieces may be of any of them.
+    for now in [1 << 40, 1 << 50] {
+        while courier.next_payload(now, &mut payload) {}
+        let _ = courier.handle(bytes, now, |_| answers += 1);
+    }
     assert!(answers <= 1);
 });

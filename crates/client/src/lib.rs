@@ -93,7 +93,7 @@ pub use trefoil_cell::use_token_file;
 pub use trefoil_client_core::fill::{FillTicket, NoTicket, TICKET_LEN};
 pub use trefoil_client_core::get::MissReason;
 pub use trefoil_client_core::retry::{RetryCause, RetryCounts};
-pub use trefoil_driver::{Carrier, CarrierInUse, Counters, LinkStatus, Options};
+pub use trefoil_driver::{Carrier, CarrierInUse, Counters, LinkStatus, LookupStrategy, Options};
 pub use trefoil_hot::{HotKey, Order};
 pub use trefoil_layout::Version;
 pub use trefoil_layout::op::Expected;

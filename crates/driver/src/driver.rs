@@ -335,7 +335,8 @@ impl<H: Host> Driver<H> {
     pub fn tend(&mut self) {
         let now = self.host.monotonic_ns();
         for link in &mut self.links {
-            link.strategy(self.options.carrier, &mut self.host, &self.topology, now);
+            let by = (self.options.carrier, self.options.strategy);
+            link.strategy(by, &mut self.host, &self.topology, now);
         }
     }
 
@@ -350,7 +351,8 @@ impl<H: Host> Driver<H> {
         let number = cohort.as_slice()[place] as usize;
         match self.links.get_mut(number) {
             Some(link) => {
-                link.strategy(self.options.carrier, &mut self.host, &self.topology, now_ns)
+                let by = (self.options.carrier, self.options.strategy);
+                link.strategy(by, &mut self.host, &self.topology, now_ns)
             }
             None => Strategy::Down,
         }

@@ -67,7 +67,7 @@ pub use driver::{Counters, Driver, Inline, Purpose, Turns};
 pub use host::{Clock, Event, Host, NotConnected, SUCCESSOR_NS};
 pub use link::{CarrierInUse, Link, LinkStatus};
 pub use op::{Item, Outcome, Owner};
-pub use options::{Carrier, Options};
+pub use options::{Carrier, LookupStrategy, Options};
 pub use topology::Topology;
 pub use turn::Ended;
 pub use uses::ItemRead;

@@ -3,7 +3,7 @@
 
 use crate::host::{Host, NotConnected, SUCCESSOR_NS};
 use crate::inline::COARSE_LAG_NS;
-use crate::options::{Carrier, Options};
+use crate::options::{Carrier, LookupStrategy, Options};
 use crate::room::{Room, Waiter, Way};
 use crate::topology::Topology;
 use std::collections::VecDeque;
@@ -239,7 +239,7 @@ impl<P: Port> Link<P> {
     #[inline]
     pub(crate) fn strategy<H: Host<Port = P>>(
         &mut self,
-        carrier: Carrier,
+        (carrier, lookups): (Carrier, LookupStrategy),
         host: &mut H,
         topology: &Arc<Topology>,
         now_ns: u64,
@@ -254,7 +254,12 @@ impl<P: Port> Link<P> {
         match (self.state, carrier) {
             (State::Near, Carrier::Auto) => match &self.near {
                 Some(near) if near.view().is_some() => Strategy::TwoReads,
-                Some(near) if near.has_scans() => Strategy::Scar,
+                Some(near) if near.has_scans() => match lookups {
+                    LookupStrategy::TwoReads => Strategy::VoteThenRead,
+                    LookupStrategy::Rpc => Strategy::Rpc,
+                    LookupStrategy::Auto if near.prefers_votes() => Strategy::VoteThenRead,
+                    _ => Strategy::Scar,
+                },
                 Some(_) => Strategy::Message,
                 None => Strategy::Rpc,
             },

@@ -16,6 +16,58 @@ pub enum Carrier {
     Rpc,
 }
 
+/// How keys are looked up where an engine reads the backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum LookupStrategy {
+    /// `Scar`, and `TwoReads` for what would have to wait for room otherwise: where items are
+    /// of very different lengths, and many are asked for at once.
+    #[default]
+    Auto,
+    /// One round trip: the engine scans the bucket and sends what it points at. Of two
+    /// replicas that are asked the first sends it, and the other its vote alone.
+    Scar,
+    /// The same, and each replica that is asked sends the data: for comparison.
+    ScarAll,
+    /// Two round trips: votes from all that are asked, then a read of the data (2xR).
+    TwoReads,
+    /// Calls to the backends: their threads look the key up.
+    Rpc,
+}
+
+impl LookupStrategy {
+    /// Each of them.
+    pub const ALL: [LookupStrategy; 5] = [
+        LookupStrategy::Auto,
+        LookupStrategy::Scar,
+        LookupStrategy::ScarAll,
+        LookupStrategy::TwoReads,
+        LookupStrategy::Rpc,
+    ];
+
+    /// The name on the command line and in figures.
+    pub const fn name(self) -> &'static str {
+        match self {
+            LookupStrategy::Auto => "auto",
+            LookupStrategy::Scar => "scar",
+            LookupStrategy::ScarAll => "scar-all",
+            LookupStrategy::TwoReads => "2xr",
+            LookupStrategy::Rpc => "rpc",
+        }
+    }
+}
+
+impl std::str::FromStr for LookupStrategy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = LookupStrategy::ALL.into_iter().find(|of| of.name() == text);
+        found.ok_or_else(|| {
+            let names = LookupStrategy::ALL.map(LookupStrategy::name).join(", ");
+            format!("'{text}' is no way to look keys up: one of {names}")
+        })
+    }
+}
+
 /// A client's settings.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -35,6 +87,8 @@ pub struct Options {
     /// Whether lookups by way of an engine to which TLS is spoken go over UDP, if that gets
     /// through.
     pub engine_datagrams: bool,
+    /// How keys are looked up by way of engines.
+    pub strategy: LookupStrategy,
     /// Over UDP: whether what is asked for at once follows how long answers take. Without it
     /// batches from several hosts overflow the queues on their way; `trefoil bench network`
     /// shows that.
@@ -62,6 +116,7 @@ impl Default for Options {
             carrier: Carrier::Auto,
             engine: None,
             engine_datagrams: false,
+            strategy: LookupStrategy::Auto,
             engine_paced: true,
             touch_sample: 1,
             preferred: None,

@@ -258,13 +258,18 @@ impl Op {
                     get.handle_index(replica, vote);
                 }
             }
-            Completion::Data(_, Ok(bytes)) => {
+            Completion::Data(_, Ok(bytes), flush_floor) => {
+                // What was flushed before the lookup began is known.
+                let check = DataCheck {
+                    flush_floor: check.flush_floor.max(flush_floor),
+                    ..check
+                };
                 if let Some(get) = lookup {
                     keep(&mut self.buffers[replica], bytes);
                     get.handle_data(replica, bytes, &check);
                 }
             }
-            Completion::Data(_, Err(_)) => {
+            Completion::Data(_, Err(_), _) => {
                 if let Some(get) = lookup {
                     get.handle_out_of_window(replica);
                 }

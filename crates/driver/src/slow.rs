@@ -4,6 +4,7 @@
 
 use crate::driver::Driver;
 use crate::host::Host;
+use crate::options::LookupStrategy;
 use trefoil_cell::Cohort;
 use trefoil_client_core::mode::REPLICAS_MAX;
 
@@ -47,6 +48,8 @@ pub(crate) struct Order {
     pub(crate) asks_all: bool,
     /// When one more is asked, in nanoseconds.
     pub(crate) hedge_after_ns: u64,
+    /// Of two that scan only the first sends the data along.
+    pub(crate) leaves_out_data: bool,
 }
 
 /// The place of the slow one, if there is one, and how long the slowest of the others takes.
@@ -92,6 +95,7 @@ impl<H: Host> Driver<H> {
             first: slow.map(|place| (place + 1) % numbers.len()),
             asks_all,
             hedge_after_ns: hedge_after(usual_ns, backlog_ns, lag_ns),
+            leaves_out_data: self.options.strategy != LookupStrategy::ScarAll,
         }
     }
 }

@@ -14,6 +14,7 @@ use trefoil_client_core::get::{Failure, GetOutcome, GetStep, Strategy};
 use trefoil_client_core::mode::{Mode, REPLICAS_MAX};
 use trefoil_client_core::mutate::MutateStep;
 use trefoil_client_core::outcome::{MutationOutcome, SendFailure};
+use trefoil_client_core::retry::RetryCause;
 use trefoil_client_core::vote::IndexVote;
 use trefoil_fabric::port::{Port, Progress};
 use trefoil_layout::Version;
@@ -198,6 +199,20 @@ impl<H: Host> Driver<H> {
                 self.send(at, op, replica, Message::Lookup, by_rpc, now);
                 Flow::Again
             }
+            // Its engine has looked for another window before it said so.
+            GetStep::Refresh {
+                replica,
+                cause: RetryCause::Window,
+            } if self.is_scanned(op, replica) => {
+                let link = self.link_of(op, replica);
+                if let Some(near) = link.and_then(|link| link.near.as_mut()) {
+                    near.refresh();
+                }
+                if let Some(get) = op.lookup() {
+                    get.handle_refreshed(replica);
+                }
+                Flow::Again
+            }
             GetStep::Refresh { replica, .. } => {
                 let known = self.topology.id().config_id;
                 let near = self
@@ -251,6 +266,13 @@ impl<H: Host> Driver<H> {
             let room = leaves_room(votes[place]?, dead, || self.host.unix_ns());
             stamps[place].filter(|_| room)
         })
+    }
+
+    /// Whether this replica is looked up by way of an engine.
+    fn is_scanned(&mut self, op: &Op, replica: usize) -> bool {
+        let link = self.link_of(op, replica);
+        let near = link.and_then(|link| link.near.as_ref());
+        near.is_some_and(Port::has_scans)
     }
 
     fn link_of(&mut self, op: &Op, replica: usize) -> Option<&mut crate::link::Link<H::Port>> {
@@ -397,6 +419,10 @@ impl<H: Host> Driver<H> {
                 }
             }
             Progress::Pending => self.owe_near(op, replica, token, now),
+            // Longer than engines carry: a call brings it.
+            Progress::Refused if self.is_scanned(op, replica) => {
+                self.send(at, op, replica, Message::Lookup, true, now);
+            }
             Progress::Refused => self.fail(op, replica),
         }
         Flow::Again

@@ -120,8 +120,9 @@ pub enum Waited {
 pub enum Completion<'a> {
     /// Of [`Port::submit_index`] and [`Port::submit_vote`].
     Index(Token, IndexVote),
-    /// Of [`Port::submit_data`].
-    Data(Token, Result<&'a [u8], OutOfWindow>),
+    /// Of [`Port::submit_data`]. The version is the backend's flush floor, read after the
+    /// bytes.
+    Data(Token, Result<&'a [u8], OutOfWindow>, Version),
     /// Of [`Port::submit_scan`]; the bytes mean something if the vote is `Present`. The
     /// version is the backend's flush floor, read after them: what was flushed before
     /// the scan began is known by it.
@@ -141,7 +142,7 @@ impl Completion<'_> {
     pub fn token(&self) -> Token {
         match *self {
             Completion::Index(token, _)
-            | Completion::Data(token, _)
+            | Completion::Data(token, ..)
             | Completion::Scan(token, ..)
             | Completion::Stamp(token, _)
             | Completion::Answer(token, _)
@@ -205,6 +206,12 @@ pub trait Port {
     /// How much longer one takes that is asked for now, because others come before it.
     fn backlog_ns(&self) -> u64 {
         0
+    }
+
+    /// Whether a vote that is asked for now, and then the data, are most likely there sooner
+    /// than what a scan brings: because that would have to wait for room.
+    fn prefers_votes(&self) -> bool {
+        false
     }
 
     /// Scans the bucket at the far side, and reads what it points at. With `is_use` the item

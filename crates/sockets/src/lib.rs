@@ -1,4 +1,5 @@
-//! Sending on many sockets in one system call.
+//! Much in one system call: answers on many sockets ([`Batch`]), and datagrams that come and
+//! go together ([`datagrams`]).
 //!
 //! A server that has answers for several clients goes into the kernel once for each.
 //! [`Batch`] goes there once for all of them, by io_uring: of what it costs to answer
@@ -9,6 +10,8 @@
 //! io_uring is missing on old systems, and often forbidden: in containers, by
 //! `kernel.io_uring_disabled`. Whoever uses this can always send one by one instead.
 
+#[cfg(target_os = "linux")]
+pub mod datagrams;
 #[cfg(target_os = "linux")]
 mod ring;
 #[cfg(not(target_os = "linux"))]

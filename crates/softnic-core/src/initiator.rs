@@ -16,6 +16,7 @@
 //! answered. Over TCP nothing is lost but the whole session; whoever gives a session up
 //! may ask the same of another one, because scans and reads change nothing.
 
+use crate::choice::Situation;
 use crate::limits::{ANSWERS_LEN_MAX, ASK_COUNT_MAX, DATA_LEN_MAX, WINDOW_LEN, WINDOW_LEN_MIN};
 use crate::target::ReadRange;
 use crate::wire::{
@@ -40,6 +41,10 @@ const ANSWERS_SMOOTHED: u64 = 4;
 const GAPS_SMOOTHED: u64 = 8;
 /// What took so many times as long as answers usually take was no gap between two of them.
 const GAP_FACTOR_MAX: u64 = 8;
+/// What is found is averaged over so many lookups.
+const LENS_SMOOTHED: u32 = 16;
+/// The shortest round trip is forgotten after so long: the way may have changed.
+const WAY_FOR_NS: u64 = 10_000_000_000;
 /// How often a scan whose data turn out longer is asked again.
 const LONGER_COUNT_MAX: u8 = 3;
 /// Touches that wait to be sent; further ones are lost.
@@ -143,6 +148,8 @@ pub enum Event<'a> {
         handle: u32,
         /// The bytes, unjudged.
         data: &'a [u8],
+        /// Items at or below it are misses; read after the bytes.
+        flush_floor: Version,
     },
     /// Of either: it was in vain.
     Unanswered {
@@ -238,6 +245,21 @@ pub struct Initiator {
     /// When the last ones came, while more are owed; 0 if none are.
     answered_ns: u64,
     solicited: u32,
+    /// How long what is found is, on average, times [`LENS_SMOOTHED`].
+    usual_len: u32,
+    /// Solicited bytes of what waits to be sent.
+    waiting_len: u32,
+    /// Frames that were sent and whose last answer has not come: when, and up to which of all
+    /// requests.
+    sent: VecDeque<(u64, u64)>,
+    /// Requests sent, and answered.
+    sent_count: u64,
+    answered_count: u64,
+    /// How long the last frame of answers took from when it was sent for, and the shortest
+    /// time that one has taken lately, since when.
+    round_trip_ns: u64,
+    way_ns: u64,
+    way_since_ns: u64,
     out: Vec<u8>,
     out_begin: usize,
 }
@@ -264,6 +286,14 @@ impl Initiator {
             gap_ns: 0,
             answered_ns: 0,
             solicited: SOLICITED_FIRST,
+            usual_len: SOLICITED_FIRST * LENS_SMOOTHED,
+            waiting_len: 0,
+            sent: VecDeque::new(),
+            sent_count: 0,
+            answered_count: 0,
+            round_trip_ns: 0,
+            way_ns: u64::MAX,
+            way_since_ns: 0,
             out,
             out_begin: 0,
         }
@@ -419,6 +449,20 @@ impl Initiator {
         };
         self.pending.insert(ask.id, pending);
         self.waiting.push_back(ask);
+        self.waiting_len += cost(&ask);
+    }
+
+    /// What is known for whoever is about to look a key up: of the stream, if nothing else
+    /// carries requests.
+    pub fn situation(&self) -> Situation {
+        Situation {
+            window: self.window as usize,
+            used: (self.used + self.waiting_len) as usize,
+            solicited: self.solicited as usize,
+            usual_len: (self.usual_len / LENS_SMOOTHED) as usize,
+            round_trip_ns: self.round_trip_ns,
+            way_ns: self.way_ns,
+        }
     }
 
     fn begin_to_owe(&mut self, now_ns: u64) {
@@ -479,7 +523,7 @@ impl Initiator {
 
     /// Puts what waits into frames, as far as the window goes. Nothing is put before the
     /// engine has said how large that is.
-    pub fn flush(&mut self) {
+    pub fn flush(&mut self, now_ns: u64) {
         while self.welcome.is_some() && !self.waiting.is_empty() {
             let begin = self.out.len();
             self.out.resize(begin + HEAD_LEN, 0);
@@ -496,6 +540,8 @@ impl Initiator {
                     self.touch_count -= 1;
                 }
                 self.used += cost;
+                self.waiting_len -= cost;
+                self.sent_count += u64::from(ask.is_answered());
                 self.out.extend_from_slice(&ask.encode());
                 self.waiting.pop_front();
                 count += 1;
@@ -504,6 +550,7 @@ impl Initiator {
                 self.out.truncate(begin);
                 return;
             }
+            self.sent.push_back((now_ns, self.sent_count));
             let head = Head {
                 len: count * ASK_LEN,
                 kind: Kind::Asks,
@@ -583,6 +630,7 @@ impl Initiator {
             done += frame.total_len();
         }
         if answers_count > 0 {
+            self.learn_round_trip(answers_count, now_ns);
             self.learn_gap(answers_count, usual_ns, now_ns);
         }
         Ok(done)
@@ -643,17 +691,25 @@ impl Initiator {
             is_scan,
         };
         match (answer.status, answer.vote) {
-            (Status::Done, Some(vote)) if is_vote => on(Event::Voted {
-                id,
-                handle,
-                vote,
-                config_id: answer.config_id,
-                stamp: answer.stamp,
-            }),
+            (Status::Done, Some(vote)) if is_vote => {
+                // Whether or not its data are asked for, that is how long they are.
+                if let IndexVote::Present { entry, .. } = vote {
+                    self.learn_len(entry.pointer.len());
+                }
+                self.learn_usual(&vote);
+                on(Event::Voted {
+                    id,
+                    handle,
+                    vote,
+                    config_id: answer.config_id,
+                    stamp: answer.stamp,
+                });
+            }
             (Status::Done, Some(vote)) if is_scan => {
                 if let IndexVote::Present { .. } = vote {
                     self.learn_len(data.len());
                 }
+                self.learn_usual(&vote);
                 on(Event::Scanned {
                     id,
                     handle,
@@ -665,7 +721,12 @@ impl Initiator {
                 });
             }
             (Status::Done, None) if !is_scan && data.len() == ask.solicited() as usize => {
-                on(Event::Read { id, handle, data });
+                on(Event::Read {
+                    id,
+                    handle,
+                    data,
+                    flush_floor: answer.flush_floor,
+                });
             }
             (Status::TooLong, _) if is_scan && !is_vote => {
                 let len = answer.data_len;
@@ -694,6 +755,7 @@ impl Initiator {
         pending.longer_count += 1;
         *solicited = len;
         self.waiting.push_back(pending.ask);
+        self.waiting_len += cost(&pending.ask);
         self.pending.insert(pending.ask.id, pending);
         self.learn_len(len as usize);
         true
@@ -722,6 +784,31 @@ impl Initiator {
             true => 0,
             false => now_ns,
         };
+    }
+
+    /// So many more answers have come. Of a frame of requests the last one says how long it
+    /// was under way: answers come about in the order of the requests.
+    fn learn_round_trip(&mut self, count: u64, now_ns: u64) {
+        self.answered_count += count;
+        while let Some(&(sent_ns, up_to)) = self.sent.front()
+            && up_to <= self.answered_count
+        {
+            self.sent.pop_front();
+            self.round_trip_ns = now_ns.saturating_sub(sent_ns).max(1);
+            let is_old = now_ns.saturating_sub(self.way_since_ns) > WAY_FOR_NS;
+            if self.round_trip_ns <= self.way_ns || is_old {
+                (self.way_ns, self.way_since_ns) = (self.round_trip_ns, now_ns);
+            }
+        }
+    }
+
+    /// So long is what one lookup has found.
+    fn learn_usual(&mut self, vote: &IndexVote) {
+        let len = match vote {
+            IndexVote::Present { entry, .. } => entry.pointer.len().min(DATA_LEN_MAX) as u32,
+            _ => 0,
+        };
+        self.usual_len = self.usual_len - self.usual_len / LENS_SMOOTHED + len;
     }
 
     /// The next scan solicits what items have been long lately.

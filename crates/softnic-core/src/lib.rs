@@ -31,6 +31,7 @@
 //!    what it has asked for and not received stays within the session's window.
 //! 5. **A stranger gets less than it sends**, and none of the memory.
 
+mod choice;
 pub mod datagram;
 mod initiator;
 pub mod limits;
@@ -38,5 +39,6 @@ pub mod placing;
 mod target;
 pub mod wire;
 
+pub use choice::Situation;
 pub use initiator::{Event, Initiator, InitiatorOptions, SessionError, Unanswered};
 pub use target::{Expected, Memory, ReadRange, Scan, Target, TargetError};

@@ -23,7 +23,7 @@ use crate::datagrams::Datagrams;
 use crate::dial::{ConnectError, DatagramUse, Dialled, EngineAddress, RECEIVE_LEN, dial};
 use std::net::TcpStream;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use trefoil_client_core::outcome::SendFailure;
@@ -36,12 +36,12 @@ use trefoil_fabric::port::{
 use trefoil_fabric::{Agreement, RegionView};
 use trefoil_layout::limits::LAYOUT_VERSION;
 use trefoil_layout::message::{Answer, ErrorCode, Request};
-use trefoil_layout::{KeyHash, Pointer, TopologyId};
+use trefoil_layout::{KeyHash, Pointer, TopologyId, Version};
 use trefoil_region::WordBuffer;
 use trefoil_softnic_core::datagram::Window;
 use trefoil_softnic_core::limits::{ASK_COUNT_MAX, WINDOW_LEN};
 use trefoil_softnic_core::wire::{Opened, Region};
-use trefoil_softnic_core::{Event, Initiator, ReadRange, Unanswered};
+use trefoil_softnic_core::{Event, Initiator, ReadRange, Situation, Unanswered};
 
 /// Requests that are sent at the latest; they go sooner when their client looks for
 /// answers. As many touches beside them make a whole frame.
@@ -104,6 +104,8 @@ pub(crate) struct Session {
     /// How long what is asked for takes, in nanoseconds: each lookup looks at it, without the
     /// lock.
     backlog_ns: AtomicU64,
+    /// Whether votes are there sooner than scans, likewise.
+    prefers_votes: AtomicBool,
     core: Mutex<Core>,
 }
 
@@ -118,12 +120,15 @@ impl Session {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For lookups, which do not take the lock for it.
+    /// For lookups, which do not take the lock for it: how much there is before them, and what
+    /// follows from that.
     fn tell_backlog(&self, core: &Core) {
         if core.initiator.has_gaps() {
             let backlog_ns = core.initiator.backlog_ns();
             self.backlog_ns.store(backlog_ns, Ordering::Relaxed);
         }
+        let prefers_votes = core.situation().prefers_votes();
+        self.prefers_votes.store(prefers_votes, Ordering::Relaxed);
     }
 
     /// Takes a port in that was connected by a session of its own; its place. `None` if it
@@ -213,6 +218,7 @@ impl EnginePort {
             engine: initiator.welcome().map_or(0, |welcome| welcome.engine),
             answer_ns: AtomicU64::new(0),
             backlog_ns: AtomicU64::new(0),
+            prefers_votes: AtomicBool::new(false),
             core: Mutex::new(Core {
                 channel,
                 datagrams,
@@ -291,9 +297,21 @@ impl Core {
         }
     }
 
+    /// What is known for whoever is about to look a key up.
+    fn situation(&self) -> Situation {
+        let of = self.initiator.situation();
+        match &self.datagrams {
+            Some(datagrams) => datagrams.situation(of),
+            None => of,
+        }
+    }
+
     /// Sends what the window has room for.
     fn send(&mut self, socket: &TcpStream) {
-        self.initiator.flush();
+        self.initiator.flush(match self.initiator.waiting_count() {
+            0 => 0,
+            _ => monotonic_ns(),
+        });
         self.send_datagrams();
         while !self.left.is_empty() && !self.is_closed {
             match self.channel.send(socket, &self.left) {
@@ -431,7 +449,12 @@ fn completion<'a>(event: &Event<'a>) -> Option<Completion<'a>> {
             ..
         } => Some(Completion::Scan(Token(id), vote, data, flush_floor)),
         Event::Voted { id, vote, .. } => Some(Completion::Index(Token(id), vote)),
-        Event::Read { id, data, .. } => Some(Completion::Data(Token(id), Ok(data))),
+        Event::Read {
+            id,
+            data,
+            flush_floor,
+            ..
+        } => Some(Completion::Data(Token(id), Ok(data), flush_floor)),
         Event::Unanswered {
             id, why, is_scan, ..
         } => {
@@ -446,7 +469,7 @@ fn completion<'a>(event: &Event<'a>) -> Option<Completion<'a>> {
                     Answer::Error(ErrorCode::TooLarge),
                 )),
                 Unanswered::OutOfWindow if !is_scan => {
-                    Some(Completion::Data(token, Err(OutOfWindow)))
+                    Some(Completion::Data(token, Err(OutOfWindow), Version::ZERO))
                 }
                 Unanswered::OutOfWindow | Unanswered::Unstable => {
                     lost("what was read was being changed")
@@ -518,6 +541,10 @@ impl Port for EnginePort {
         core.submitted(&self.session.socket);
         self.session.tell_backlog(&core);
         Progress::Pending
+    }
+
+    fn prefers_votes(&self) -> bool {
+        self.session.prefers_votes.load(Ordering::Relaxed)
     }
 
     fn backlog_ns(&self) -> u64 {

@@ -29,6 +29,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
+use trefoil_client::LookupStrategy;
 use trefoil_layout::Version;
 
 /// A replicated in-memory cache whose GETs are memory reads.
@@ -426,6 +427,9 @@ pub(crate) struct ByEngine {
     /// Ask engines to which TLS is spoken over UDP, if that gets through
     #[arg(long)]
     pub engine_udp: bool,
+    /// How an engine looks keys up: auto, scar (one round trip), scar-all (data from each replica asked), 2xr (votes, then a read), rpc (none does)
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    pub strategy: LookupStrategy,
 }
 
 #[derive(Subcommand, Debug)]

@@ -31,6 +31,7 @@ pub(crate) fn get(args: GetArgs) -> Outcome {
     let options = Options {
         engine: args.by.engine,
         engine_datagrams: args.by.engine_udp,
+        strategy: args.by.strategy,
         ..Options::default()
     };
     let mut client = client_with(&args.address, options)?;

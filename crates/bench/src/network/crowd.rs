@@ -213,7 +213,7 @@ impl Connection {
         }
         self.owed = options.depth;
         if let Some(session) = &mut self.session {
-            session.initiator.flush();
+            session.initiator.flush(0);
             self.out.extend_from_slice(session.initiator.output());
             let len = session.initiator.output().len();
             session.initiator.sent(len);

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use trefoil_client::{CarrierInUse, Cell, CertFiles, CertUse, Client, Options, SetOptions, Tls};
 use trefoil_softnic_core::datagram::piece::{PIECE_HEAD_LEN, REQUEST_LEN};
-use trefoil_softnic_core::datagram::{DATAGRAM_HEAD_LEN, DATAGRAM_LEN_MAX, TAG_LEN};
+use trefoil_softnic_core::datagram::{DATAGRAM_HEAD_LEN, DATAGRAM_LEN_USUAL, TAG_LEN};
 
 use crate::hosts::{Host, Network, NetworkError};
 use crate::load::{Latency, pin_current_thread};
@@ -448,7 +448,7 @@ impl<'a> Scene<'a> {
     fn echo(&self, case: Case, length: Duration) -> Result<Row, NetworkBenchError> {
         let (by, ask, answer) = match case {
             Case::EchoUdp => {
-                let len_max = DATAGRAM_LEN_MAX;
+                let len_max = DATAGRAM_LEN_USUAL;
                 (EchoBy::Udp { len_max }, UDP_ASK_LEN, UDP_ANSWER_LEN)
             }
             _ => (EchoBy::Tcp, ASK_LEN, ANSWER_LEN),

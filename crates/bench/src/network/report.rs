@@ -1,8 +1,10 @@
 //! What was measured, as a table and as JSON.
 
 use super::{Timed, TrialReport};
+use crate::report::{ReportError, SavedPlot, save};
 use serde::Serialize;
 use std::fmt::Write as _;
+use std::path::Path;
 use std::time::Duration;
 
 /// One way to ask.
@@ -324,6 +326,14 @@ impl Report {
     fn median(&self, value_len: usize, case: Case) -> Option<&Row> {
         let of = |of: &&CaseRows| (of.value_len, of.case) == (value_len, case);
         self.cases.iter().find(of).map(|of| &of.median)
+    }
+
+    /// Draws what its trials have to draw into a directory; what was written.
+    pub fn draw(&self, into: &Path) -> Result<Vec<SavedPlot>, ReportError> {
+        let plots = self.trials.iter().flat_map(TrialReport::plots);
+        plots
+            .map(|(stem, plot)| save(&plot, &into.join(stem)))
+            .collect()
     }
 
     /// For people.

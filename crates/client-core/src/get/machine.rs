@@ -493,7 +493,7 @@ fn lookup_step(strategy: Strategy, replica: usize) -> GetStep {
     match strategy {
         Strategy::TwoReads | Strategy::Down => GetStep::ReadIndex { replica },
         Strategy::Scar => GetStep::Scan { replica },
-        Strategy::Vote => GetStep::Vote { replica },
+        Strategy::Vote | Strategy::VoteThenRead => GetStep::Vote { replica },
         Strategy::Message => GetStep::Ask {
             replica,
             by_rpc: false,

@@ -95,6 +95,9 @@ pub enum Strategy {
     /// The same without the data: its vote alone comes. If the data turn out to be wanted
     /// of this replica, it is asked again by `Scar`.
     Vote,
+    /// Two reads by way of a software NIC: its vote, which names what is to be read, and then
+    /// the data, if they are wanted of this replica.
+    VoteThenRead,
     /// A message to the backend over the fabric.
     Message,
     /// An RPC to the backend.

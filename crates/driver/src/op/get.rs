@@ -62,7 +62,7 @@ pub(crate) fn waits(strategies: &[Strategy]) -> bool {
     let waits = |strategy: &Strategy| {
         matches!(
             strategy,
-            Strategy::Scar | Strategy::Vote | Strategy::Message
+            Strategy::Scar | Strategy::Vote | Strategy::VoteThenRead | Strategy::Message
         )
     };
     strategies.iter().any(waits)
@@ -82,7 +82,9 @@ pub(crate) fn suit<const N: usize>(plan: &mut Plan<N>, order: Option<Order>) {
             plan.fan_out = N;
         }
     }
-    leave_out_data(plan);
+    if order.is_some_and(|order| order.leaves_out_data) {
+        leave_out_data(plan);
+    }
 }
 
 /// Of two replicas that are asked by way of engines only the first sends the data along:
@@ -92,8 +94,12 @@ pub(crate) fn suit<const N: usize>(plan: &mut Plan<N>, order: Option<Order>) {
 fn leave_out_data<const N: usize>(plan: &mut Plan<N>) {
     if N == 3 {
         let second = (plan.preferred + 1) % N;
-        if plan.strategies[second] == Strategy::Scar {
-            plan.strategies[second] = Strategy::Vote;
+        let is_brought = plan.strategies[plan.preferred] == Strategy::Scar;
+        match plan.strategies[second] {
+            Strategy::Scar => plan.strategies[second] = Strategy::Vote,
+            // Of the first the data come along anyway.
+            Strategy::VoteThenRead if is_brought => plan.strategies[second] = Strategy::Vote,
+            _ => {}
         }
     }
 }

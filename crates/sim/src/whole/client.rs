@@ -5,6 +5,7 @@
 use super::book::{Basis, Book, Times};
 use super::host::SimHost;
 use super::net::Net;
+use super::profile::Reach;
 use super::stats::Count;
 use crate::history::Broken;
 use crate::violation::Property;
@@ -14,7 +15,7 @@ use std::time::Duration;
 use trefoil_client_core::fill::{FillTicket, Stamps};
 use trefoil_client_core::get::{GetOutcome, MissReason};
 use trefoil_client_core::outcome::MutationOutcome;
-use trefoil_driver::{Driver, Item, Options, Outcome, Owner, Purpose};
+use trefoil_driver::{Driver, Item, LookupStrategy, Options, Outcome, Owner, Purpose};
 use trefoil_layout::Version;
 use trefoil_layout::data::DataEntry;
 use trefoil_layout::op::Expected;
@@ -109,6 +110,17 @@ pub(super) fn key_name(key: usize) -> Vec<u8> {
     format!("key-{key}").into_bytes()
 }
 
+/// How this client looks keys up by way of engines, if there are any.
+fn strategy(net: &Net) -> LookupStrategy {
+    match net.profile.reach {
+        Reach::Engine => {
+            let all = LookupStrategy::ALL;
+            all[net.rng.below(all.len() as u64) as usize]
+        }
+        Reach::Rings | Reach::Reads | Reach::Calls => LookupStrategy::Auto,
+    }
+}
+
 impl Client {
     pub(super) fn new(net: &Rc<Net>, number: usize) -> Self {
         let profile = &net.profile;
@@ -117,6 +129,7 @@ impl Client {
             retries_max: profile.retries_max,
             carrier: profile.carrier,
             waiting_len_max: profile.waiting_len_max(),
+            strategy: strategy(net),
             ..Options::default()
         };
         let topology = Arc::clone(&net.published.borrow());

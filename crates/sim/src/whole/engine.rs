@@ -12,7 +12,7 @@ use trefoil_client_core::data::pointer_in_window;
 use trefoil_client_core::outcome::SendFailure;
 use trefoil_client_core::vote::{IndexVote, index_vote};
 use trefoil_fabric::Token;
-use trefoil_fabric::port::Completion;
+use trefoil_fabric::port::{Completion, OutOfWindow};
 use trefoil_layout::bucket::BUCKET_LEN;
 use trefoil_layout::control::{self, IndexWindow};
 use trefoil_layout::words::Words;
@@ -49,6 +49,12 @@ impl Eyes {
 }
 
 enum Seen {
+    /// Data that were read by themselves, if they lie in the window.
+    Data {
+        is_inside: bool,
+        /// Read afterwards.
+        floor: Version,
+    },
     Vote {
         vote: IndexVote,
         /// Read afterwards.
@@ -71,10 +77,20 @@ pub(super) struct Scan {
     pub(super) scans: Rc<Scans>,
     pub(super) eyes: Eyes,
     pub(super) token: Token,
-    pub(super) place: usize,
-    pub(super) hash: KeyHash,
-    /// Whether the vote alone is wanted.
-    pub(super) is_vote: bool,
+    pub(super) wanted: Wanted,
+}
+
+/// What one asks an engine for.
+#[derive(Clone, Copy)]
+pub(super) enum Wanted {
+    /// A key's vote, from the backend at this place in its cohort, with the data or without.
+    Vote {
+        place: usize,
+        hash: KeyHash,
+        has_data: bool,
+    },
+    /// What a vote has named.
+    Data(Pointer),
 }
 
 impl Scans {
@@ -104,6 +120,11 @@ impl Scans {
                         None => Completion::Index(token, vote),
                     });
                 }
+                Seen::Data { is_inside, floor } => {
+                    let bytes = bytes.as_ref().filter(|_| is_inside);
+                    let data = bytes.map(WordBuffer::bytes).ok_or(OutOfWindow);
+                    on(Completion::Data(token, data, floor));
+                }
                 Seen::Lapsed => on(Completion::NoAnswer(
                     token,
                     SendFailure::Lost,
@@ -126,22 +147,36 @@ impl Scan {
             true => net.rng.below(LOADS),
             false => u64::MAX,
         });
-        let stamp = self.stamp();
-        let mut vote = self.vote(net, &loads_left);
-        if let IndexVote::Present { entry, .. } = vote
-            && !self.is_vote
-            && !self.read(net, entry.pointer, &mut bytes, &loads_left)
-        {
-            // Outside the window that is known.
-            vote = IndexVote::ConfigChanged { found: 0 };
-        }
-        // After the reads: what was flushed before they began is known.
-        let floor = control::flush_floor(&self.process.store.regions().control.words());
-        let mut seen = Seen::Vote { vote, floor, stamp };
+        let floor = || control::flush_floor(&self.process.store.regions().control.words());
+        // The floor after the reads: what was flushed before they began is known.
+        let (mut seen, has_data) = match self.wanted {
+            Wanted::Vote {
+                place,
+                hash,
+                has_data,
+            } => {
+                let stamp = self.stamp(place, hash);
+                let mut vote = self.vote(net, (place, hash), &loads_left);
+                if let IndexVote::Present { entry, .. } = vote
+                    && has_data
+                    && !self.read(net, entry.pointer, &mut bytes, &loads_left)
+                {
+                    // Outside the window that is known.
+                    vote = IndexVote::ConfigChanged { found: 0 };
+                }
+                let floor = floor();
+                (Seen::Vote { vote, floor, stamp }, has_data)
+            }
+            Wanted::Data(pointer) => {
+                let is_inside = self.read(net, pointer, &mut bytes, &loads_left);
+                let floor = floor();
+                (Seen::Data { is_inside, floor }, true)
+            }
+        };
         if net.now_ns.get() >= self.process.lease_end_ns.get() {
             seen = Seen::Lapsed;
         }
-        let ended = (self.token, seen, (!self.is_vote).then_some(bytes));
+        let ended = (self.token, seen, has_data.then_some(bytes));
         self.scans.ended.borrow_mut().push_back(ended);
         net.wake(self.scans.client, net.takes(WAY_NS));
     }
@@ -167,27 +202,27 @@ impl Scan {
         Interrupted { words, before_load }
     }
 
-    fn stamp(&self) -> u64 {
+    fn stamp(&self, place: usize, hash: KeyHash) -> u64 {
         let control = self.process.store.regions().control.words();
-        let partition = self.process.partition(self.place, self.hash);
-        control::stamp(&control, partition, self.eyes.windows.len(), self.hash)
+        let partition = self.process.partition(place, hash);
+        control::stamp(&control, partition, self.eyes.windows.len(), hash)
     }
 
-    fn vote(&self, net: &Net, loads_left: &Cell<u64>) -> IndexVote {
+    fn vote(
+        &self,
+        net: &Net,
+        (place, hash): (usize, KeyHash),
+        loads_left: &Cell<u64>,
+    ) -> IndexVote {
         let regions = self.process.store.regions();
-        let partition = self.process.partition(self.place, self.hash);
+        let partition = self.process.partition(place, hash);
         let window = self.eyes.windows[partition];
         let index = regions.index.words();
-        let vote = index_vote(
-            self.hash,
-            self.eyes.config_id,
-            window.bucket_count,
-            |bucket| {
-                let at = window.offset + bucket * BUCKET_LEN as u64;
-                let bucket = index.slice(at, BUCKET_LEN).expect("inside the region");
-                self.torn(net, bucket, loads_left)
-            },
-        );
+        let vote = index_vote(hash, self.eyes.config_id, window.bucket_count, |bucket| {
+            let at = window.offset + bucket * BUCKET_LEN as u64;
+            let bucket = index.slice(at, BUCKET_LEN).expect("inside the region");
+            self.torn(net, bucket, loads_left)
+        });
         // The range may hold another partition's index by now.
         let now = control::window_id(&regions.control.words(), partition);
         match vote {

@@ -2,7 +2,7 @@
 //! calls.
 
 use super::calls::Calls;
-use super::engine::{Eyes, Scan, Scans};
+use super::engine::{Eyes, Scan, Scans, Wanted};
 use super::net::Net;
 use super::process::{Process, State};
 use super::profile::Reach;
@@ -247,13 +247,7 @@ impl Near {
 }
 
 impl SimPort {
-    fn begin_scan(
-        &mut self,
-        token: Token,
-        place: usize,
-        hash: KeyHash,
-        is_vote: bool,
-    ) -> Progress<()> {
+    fn ask_engine<T>(&mut self, token: Token, wanted: Wanted) -> Progress<T> {
         let SimPort::Near(near) = self else {
             return Progress::Refused;
         };
@@ -265,9 +259,7 @@ impl SimPort {
             scans: Rc::clone(&engine.scans),
             eyes: engine.eyes.clone(),
             token,
-            place,
-            hash,
-            is_vote,
+            wanted,
         };
         scan.begin(&near.net);
         Progress::Pending
@@ -307,6 +299,14 @@ impl Port for SimPort {
         matches!(self, SimPort::Near(near) if near.engine.is_some())
     }
 
+    /// Now and then.
+    fn prefers_votes(&self) -> bool {
+        match self {
+            SimPort::Near(near) => near.engine.is_some() && near.net.rng.chance(256),
+            SimPort::Far(_) => false,
+        }
+    }
+
     fn submit_scan(
         &mut self,
         token: Token,
@@ -316,7 +316,15 @@ impl Port for SimPort {
     ) -> Progress<()> {
         // Engines report no uses here, as no clients do by way of them.
         let _ = is_use;
-        self.begin_scan(token, place, hash, false)
+        let has_data = true;
+        self.ask_engine(
+            token,
+            Wanted::Vote {
+                place,
+                hash,
+                has_data,
+            },
+        )
     }
 
     fn submit_vote(
@@ -327,7 +335,15 @@ impl Port for SimPort {
         is_use: bool,
     ) -> Progress<()> {
         let _ = is_use;
-        self.begin_scan(token, place, hash, true)
+        let has_data = false;
+        self.ask_engine(
+            token,
+            Wanted::Vote {
+                place,
+                hash,
+                has_data,
+            },
+        )
     }
 
     fn has_messages(&self) -> bool {
@@ -360,10 +376,13 @@ impl Port for SimPort {
 
     fn submit_data(
         &mut self,
-        _: Token,
+        token: Token,
         pointer: Pointer,
         into: &mut WordBuffer,
     ) -> Progress<Result<(), OutOfWindow>> {
+        if self.has_scans() {
+            return self.ask_engine(token, Wanted::Data(pointer));
+        }
         match self {
             SimPort::Near(near) if near.engine.is_none() => {
                 near.net.beside();

@@ -10,8 +10,9 @@
 //! due_ns()                           when next_payload may have something again
 //! ```
 
-use super::Window;
-use super::piece::{PIECE_COUNT_MAX, PIECE_LEN, Piece, REQUEST_COUNT_MAX, encode_request};
+use super::coming::{Coming, Patch};
+use super::piece::{Asked, Piece, REQUEST_LEN, decode_probe_answer, encode_probe, encode_request};
+use super::{DATAGRAM_LEN_MIN, DATAGRAM_LEN_USUAL, Path, Window, datagram_len, payload_len};
 use crate::wire::{ANSWER_LEN, Ask, Malformed};
 use std::collections::{HashMap, VecDeque};
 
@@ -26,7 +27,11 @@ const ATTEMPTS_KNOWN: u32 = 16;
 /// feed it.
 const TWICE_COUNT_MAX: usize = 4;
 const TWICE_LEN_MAX: usize = 4096;
-const PIECE_WORDS: usize = PIECE_COUNT_MAX.div_ceil(64);
+/// Where the end of an answer has come and something before it has not, that is asked for
+/// after so much less patience: it is lost, or another way took longer.
+const GAP_PATIENCE: u64 = 4;
+/// Ranges of one answer that are asked for by themselves; then all of it is.
+const PATCH_COUNT_MAX: usize = 8;
 
 /// A request under way.
 #[derive(Debug)]
@@ -40,8 +45,14 @@ struct Pending {
     sent_ns: [u64; ATTEMPTS_KNOWN as usize],
     /// When it was sent last, or something of it came, if later.
     moved_ns: u64,
+    /// The longest datagram that the last attempt is answered in.
+    datagram_len: usize,
     /// What has come of one attempt.
     coming: Option<Box<Coming>>,
+    /// Attempts at what was missing of it, or of one before.
+    patches: Vec<Patch>,
+    /// One of those has come to nothing: all is asked for anew, at once.
+    is_unreadable: bool,
 }
 
 impl Pending {
@@ -52,16 +63,46 @@ impl Pending {
             times: 1,
             sent_ns: [0; ATTEMPTS_KNOWN as usize],
             moved_ns: now_ns,
+            datagram_len: DATAGRAM_LEN_USUAL,
             coming: None,
+            patches: Vec::new(),
+            is_unreadable: false,
         };
         pending.send(now_ns);
         pending
+    }
+
+    /// What the attempt that was just made asks for: all, or what is missing. So long as one
+    /// can tell them apart.
+    fn asks(&mut self) -> Ask {
+        let rest = match &self.coming {
+            Some(coming) if self.patches.len() < PATCH_COUNT_MAX => coming
+                .rest_of(&self.ask)
+                .map(|(ask, range)| (ask, range, coming.attempt)),
+            _ => None,
+        };
+        let Some((ask, range, of)) = rest else {
+            return self.ask;
+        };
+        let attempt = self.attempt;
+        self.patches.push(Patch { attempt, of, range });
+        ask
     }
 
     fn send(&mut self, now_ns: u64) {
         self.attempt += 1;
         self.sent_ns[(self.attempt % ATTEMPTS_KNOWN) as usize] = now_ns;
         self.moved_ns = now_ns;
+    }
+
+    /// The next attempt.
+    fn ask_again(&mut self, now_ns: u64) -> Asked {
+        self.send(now_ns);
+        Asked {
+            attempt: self.attempt,
+            datagram_len: self.datagram_len,
+            ask: self.asks(),
+        }
     }
 
     /// When an attempt was made that is not after the last one, if that is still known.
@@ -71,14 +112,6 @@ impl Pending {
     }
 }
 
-#[derive(Debug)]
-struct Coming {
-    attempt: u32,
-    bytes: Vec<u8>,
-    seen: [u64; PIECE_WORDS],
-    left: usize,
-}
-
 /// What a courier has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CourierCounts {
@@ -86,6 +119,10 @@ pub struct CourierCounts {
     pub sent: u64,
     /// Requests sent again.
     pub resent: u64,
+    /// Of these, those for a part of an answer.
+    pub patched: u64,
+    /// Probes of the path sent.
+    pub probes: u64,
     /// Pieces that nobody waited for.
     pub useless: u64,
 }
@@ -94,26 +131,35 @@ pub struct CourierCounts {
 #[derive(Debug)]
 pub struct Courier {
     window: Window,
+    path: Path,
     /// Solicited bytes under way.
     used: usize,
     waiting: VecDeque<Ask>,
+    waiting_len: usize,
     pending: HashMap<u64, Pending>,
     /// Ids in the order in which they are looked at; some are answered already.
     order: VecDeque<u64>,
     /// Second attempts, for the next datagram: two are seldom lost together.
-    twice: Vec<(u32, Ask)>,
+    twice: Vec<Asked>,
     counts: CourierCounts,
     /// Requests that were answered.
     answered: u64,
 }
 
 impl Courier {
-    /// With this window of solicited bytes.
+    /// With this window of solicited bytes, and datagrams of the usual length.
     pub fn new(window: Window) -> Self {
+        Courier::on(Path::usual(), window)
+    }
+
+    /// The same by a path whose length is tried out.
+    pub fn on(path: Path, window: Window) -> Self {
         Courier {
             window,
+            path,
             used: 0,
             waiting: VecDeque::new(),
+            waiting_len: 0,
             pending: HashMap::new(),
             order: VecDeque::new(),
             twice: Vec::new(),
@@ -132,6 +178,16 @@ impl Courier {
         &self.window
     }
 
+    /// Solicited bytes under way, or waiting to be.
+    pub fn used(&self) -> usize {
+        self.used + self.waiting_len
+    }
+
+    /// The path, by now.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Whether one request was asked so often, and nothing was ever answered.
     pub fn is_unheard(&self, attempts: u32) -> bool {
         let is_given_up = |of: &Pending| of.times > attempts;
@@ -146,6 +202,7 @@ impl Courier {
 
     /// Takes a request; touches are sent once and forgotten.
     pub fn ask(&mut self, ask: Ask) {
+        self.waiting_len += cost(&ask);
         self.waiting.push_back(ask);
     }
 
@@ -157,16 +214,17 @@ impl Courier {
     /// Writes what goes into one more datagram; `false` if there is nothing to say now.
     pub fn next_payload(&mut self, now_ns: u64, payload: &mut Vec<u8>) -> bool {
         payload.clear();
+        let count_max = payload_len(self.path.len().min(DATAGRAM_LEN_USUAL)) / REQUEST_LEN;
         let mut count = self.twice.len();
-        for (attempt, ask) in self.twice.drain(..) {
-            encode_request(attempt, &ask, payload);
+        for asked in self.twice.drain(..) {
+            encode_request(&asked, payload);
             self.counts.sent += 1;
             self.counts.resent += 1;
         }
         let is_little = self.pending.len() + self.waiting.len() <= TWICE_COUNT_MAX;
         // Those that are late go first: somebody waits for them longest.
         for _ in 0..self.order.len() {
-            if count == REQUEST_COUNT_MAX {
+            if count >= count_max {
                 return true;
             }
             let Some(id) = self.order.pop_front() else {
@@ -179,20 +237,29 @@ impl Courier {
             if now_ns < due_ns(pending, &self.window) {
                 continue;
             }
-            self.window.lost(now_ns);
-            pending.times += 1;
-            pending.send(now_ns);
-            encode_request(pending.attempt, &pending.ask, payload);
+            if !pending.is_unreadable {
+                self.window.lost(now_ns);
+                if has_long_answer(&pending.ask) {
+                    self.path.lost(pending.datagram_len);
+                }
+                pending.times += 1;
+            }
+            pending.is_unreadable = false;
+            pending.datagram_len = self.path.len_for(pending.times);
+            let asked = pending.ask_again(now_ns);
+            self.counts.patched += u64::from(asked.ask != pending.ask);
+            encode_request(&asked, payload);
             if is_little && cost(&pending.ask) <= TWICE_LEN_MAX {
                 // An attempt of its own: the engine looks again for it.
-                pending.send(now_ns);
-                self.twice.push((pending.attempt, pending.ask));
+                let asked = pending.ask_again(now_ns);
+                self.counts.patched += u64::from(asked.ask != pending.ask);
+                self.twice.push(asked);
             }
             self.counts.sent += 1;
             self.counts.resent += 1;
             count += 1;
         }
-        while count < REQUEST_COUNT_MAX
+        while count < count_max
             && let Some(ask) = self.waiting.front()
         {
             let cost = cost(ask);
@@ -201,23 +268,51 @@ impl Courier {
             }
             let ask = *ask;
             self.waiting.pop_front();
-            encode_request(1, &ask, payload);
+            self.waiting_len -= cost;
+            let datagram_len = self.path.len();
+            let attempt = 1;
+            encode_request(
+                &Asked {
+                    attempt,
+                    datagram_len,
+                    ask,
+                },
+                payload,
+            );
             self.counts.sent += 1;
             count += 1;
             if ask.is_answered() {
                 self.used += cost;
                 self.order.push_back(ask.id);
-                self.pending.insert(ask.id, Pending::new(ask, now_ns));
+                let mut pending = Pending::new(ask, now_ns);
+                pending.datagram_len = datagram_len;
+                self.pending.insert(ask.id, pending);
             }
         }
         self.window.sent(self.used, now_ns);
-        count > 0
+        count > 0 || self.probe(now_ns, payload)
+    }
+
+    /// Writes a probe, if one is due.
+    fn probe(&mut self, now_ns: u64, payload: &mut Vec<u8>) -> bool {
+        if self.pending.is_empty() {
+            return false;
+        }
+        let patience_ns = self.window.patience_ns();
+        let Some((number, len)) = self.path.next_probe(now_ns, patience_ns) else {
+            return false;
+        };
+        encode_probe(number, payload_len(len), payload);
+        self.counts.probes += 1;
+        true
     }
 
     /// When something is asked again; `u64::MAX` if nothing is under way.
     pub fn due_ns(&self) -> u64 {
         let due = self.pending.values().map(|of| due_ns(of, &self.window));
-        due.min().unwrap_or(u64::MAX)
+        // Nobody waits for a probe alone.
+        due.min()
+            .map_or(u64::MAX, |due| due.min(self.path.due_ns()))
     }
 
     /// Takes a payload in. Whole answers are told as they would stand in a stream.
@@ -227,6 +322,12 @@ impl Courier {
         now_ns: u64,
         mut on: impl FnMut(&[u8]),
     ) -> Result<(), Malformed> {
+        let len = datagram_len(payload.len());
+        if let Some(number) = decode_probe_answer(payload) {
+            self.path.answered(number, len);
+            return Ok(());
+        }
+        self.path.arrived(len);
         let mut rest = payload;
         while !rest.is_empty() {
             let (piece, more) = Piece::decode(rest)?;
@@ -254,6 +355,21 @@ impl Courier {
             return Err(wrong);
         }
         pending.moved_ns = now_ns;
+        let mut patches = pending.patches.iter();
+        if let Some(patch) = patches.find(|patch| patch.attempt == piece.attempt) {
+            let coming = pending.coming.as_mut();
+            let Some(coming) = coming.filter(|coming| coming.attempt == patch.of) else {
+                // What it belongs to has been given up.
+                self.counts.useless += 1;
+                return Ok(());
+            };
+            if !patch.put(piece, coming) {
+                pending.coming = None;
+                pending.is_unreadable = true;
+                return Ok(());
+            }
+            return self.conclude(piece.id, on);
+        }
         if pending.coming.is_none()
             && let Some(sent_ns) = pending.sent_ns(piece.attempt)
         {
@@ -274,32 +390,25 @@ impl Courier {
             self.counts.useless += 1;
             return Ok(());
         }
-        let mut coming = match pending.coming.take() {
-            Some(coming) if coming.attempt == piece.attempt => coming,
-            _ => Box::new(Coming {
-                attempt: piece.attempt,
-                bytes: vec![0; piece.total_len],
-                seen: [0; PIECE_WORDS],
-                left: piece.total_len.div_ceil(PIECE_LEN),
-            }),
-        };
-        if coming.bytes.len() != piece.total_len {
+        if piece.attempt > newest {
+            let coming = Coming::new(piece.attempt, piece.total_len);
+            pending.coming = Some(Box::new(coming));
+        }
+        let coming = pending.coming.as_mut().ok_or(wrong)?;
+        if coming.total_len() != piece.total_len {
             return Err(wrong);
         }
-        let number = piece.offset / PIECE_LEN;
-        let (word, bit) = (number / 64, 1 << (number % 64));
-        if coming.seen[word] & bit == 0 {
-            coming.seen[word] |= bit;
-            coming.left -= 1;
-            coming.bytes[piece.offset..piece.offset + piece.bytes.len()]
-                .copy_from_slice(piece.bytes);
-        }
-        match coming.left {
-            0 => {
-                on(&coming.bytes);
-                self.end(piece.id);
-            }
-            _ => pending.coming = Some(coming),
+        coming.take(piece.offset, piece.bytes);
+        self.conclude(piece.id, on)
+    }
+
+    /// Tells an answer, if all of it is there.
+    fn conclude(&mut self, id: u64, on: &mut impl FnMut(&[u8])) -> Result<(), Malformed> {
+        let pending = self.pending.get(&id);
+        let coming = pending.and_then(|pending| pending.coming.as_ref());
+        if let Some(whole) = coming.and_then(|coming| coming.whole()) {
+            on(whole);
+            self.end(id);
         }
         Ok(())
     }
@@ -313,9 +422,22 @@ impl Courier {
 }
 
 fn due_ns(pending: &Pending, window: &Window) -> u64 {
+    if pending.is_unreadable {
+        return 0;
+    }
     let times = 1 << (pending.times - 1).min(BACKOFF_MAX.trailing_zeros());
+    let patience_ns = window.patience_ns().saturating_mul(times);
+    let has_gaps = pending.coming.as_ref().is_some_and(|of| of.has_gaps());
     let since_ns = pending.moved_ns;
-    since_ns.saturating_add(window.patience_ns().saturating_mul(times))
+    since_ns.saturating_add(match has_gaps {
+        true => patience_ns / GAP_PATIENCE,
+        false => patience_ns,
+    })
+}
+
+/// Whether its answer may be longer than the shortest datagrams.
+fn has_long_answer(ask: &Ask) -> bool {
+    cost(ask) > payload_len(DATAGRAM_LEN_MIN)
 }
 
 /// What an answer takes of the window.

@@ -108,6 +108,12 @@ impl Window {
         false
     }
 
+    /// How long answers take lately, and the shortest time that one has taken, in nanoseconds;
+    /// 0 and the longest before the first.
+    pub fn round_trips_ns(&self) -> (u64, u64) {
+        (self.srtt_ns, self.base_ns)
+    }
+
     /// So many bytes are under way, the last of them since now.
     pub fn sent(&mut self, used: usize, now_ns: u64) {
         if now_ns.saturating_sub(self.used_since_ns) >= self.srtt_ns {

@@ -197,19 +197,33 @@ impl Answer {
     ) -> Result<(u64, Answer, &[u8], usize), Malformed> {
         let wrong = Malformed("not an answer");
         let (item, rest) = bytes.split_first_chunk::<ANSWER_LEN>().ok_or(wrong)?;
+        let id = u64_at(item, 0);
+        let mut answer = Answer::decode_head(item)?;
+        let tag = tag_of(id);
+        if let Some(IndexVote::Present { entry, .. }) = &mut answer.vote {
+            entry.tag = tag;
+        }
+        let len = answer.data_follows();
+        let data = rest.get(..len).ok_or(wrong)?;
+        Ok((id, answer, data, ANSWER_LEN + len))
+    }
+
+    /// Judges an item before its data, whatever its id: its entry, if it has one, is without
+    /// the tag.
+    pub(crate) fn decode_head(item: &[u8; ANSWER_LEN]) -> Result<Answer, Malformed> {
+        let wrong = Malformed("not an answer");
         let status = Status::from_number(item[AT_STATUS]).ok_or(wrong)?;
         if !is_zero(&item[AT_GAP..AT_DATA_LEN]) {
             return Err(wrong);
         }
-        let (id, epoch) = (u64_at(item, 0), u32_at(item, AT_EPOCH));
+        let epoch = u32_at(item, AT_EPOCH);
         let config_id = u32_at(item, AT_CONFIG_ID);
-        let tag = tag_of(id);
         let vote = match item[AT_VOTE] {
             0 => None,
             1 => Some(IndexVote::Present {
                 slot_number: u32_at(item, AT_SLOT),
                 entry: IndexEntry {
-                    tag,
+                    tag: 0,
                     version: version_at(item, AT_VERSION),
                     pointer: Pointer(u64_at(item, AT_POINTER)),
                 },
@@ -235,8 +249,7 @@ impl Answer {
         if !len.is_multiple_of(8) || len > DATA_LEN_MAX || (len > 0 && status != Status::Done) {
             return Err(wrong);
         }
-        let data = rest.get(..len).ok_or(wrong)?;
-        Ok((id, answer, data, ANSWER_LEN + len))
+        Ok(answer)
     }
 }
 

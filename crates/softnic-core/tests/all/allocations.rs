@@ -15,7 +15,7 @@ fn requests_allocate_nothing() {
     let mut out = Vec::new();
     let mut exchange = |client: &mut Initiator| {
         out.clear();
-        client.flush();
+        client.flush(0);
         let done = target
             .handle(client.output(), &mut memory, &mut out)
             .unwrap();

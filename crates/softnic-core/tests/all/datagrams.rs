@@ -6,10 +6,12 @@ use rand::RngExt as _;
 use rand::rngs::SmallRng;
 use std::collections::{BTreeMap, HashMap};
 use trefoil_client_core::vote::IndexVote;
-use trefoil_layout::KeyHash;
+use trefoil_layout::{IndexEntry, KeyHash, Pointer, Version};
+use trefoil_softnic_core::datagram::piece::{Asked, REQUEST_LEN, encode_probe, encode_request};
 use trefoil_softnic_core::datagram::target::{Buffers, carry_out};
 use trefoil_softnic_core::datagram::{
-    Cipher, Courier, DATAGRAM_DATA_LEN_MAX, DATAGRAM_LEN_MAX, Dropped, Sealed, TAG_LEN, Window,
+    Cipher, Courier, DATAGRAM_DATA_LEN_MAX, DATAGRAM_LEN_MAX, DATAGRAM_LEN_MIN, DATAGRAM_LEN_USUAL,
+    Dropped, Path, Sealed, TAG_LEN, Window, datagram_len, payload_len,
 };
 use trefoil_softnic_core::limits::WINDOW_LEN;
 use trefoil_softnic_core::wire::{
@@ -52,11 +54,36 @@ impl Cipher for Toy {
     }
 }
 
-/// Memory that is another one at every look, and of one kind within it.
+/// Memory that is another one at every look, and of one kind within it; but for its data
+/// region, where each word says where it stands.
 #[derive(Default)]
 pub(crate) struct Changing {
     looks: u64,
     touches: u64,
+    /// Bytes of reads, those of scans apart.
+    read_len: u64,
+    /// Nothing can be read any more.
+    has_moved: bool,
+}
+
+/// What a word of the data region holds.
+fn word_at(offset: u64) -> u64 {
+    offset.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1
+}
+
+fn put_region(offset: u64, len: u32, data: &mut Vec<u8>) {
+    for at in (offset..offset + u64::from(len)).step_by(8) {
+        data.extend_from_slice(&word_at(at).to_le_bytes());
+    }
+}
+
+/// How long what a scan finds is, and where it stands; nothing at 0.
+fn found_len(hash: KeyHash) -> u32 {
+    (hash.tag >> 32) as u32
+}
+
+fn found_at(hash: KeyHash) -> u64 {
+    hash.place << 20
 }
 
 impl Memory for Changing {
@@ -68,17 +95,44 @@ impl Memory for Changing {
         unreachable!("nobody opens")
     }
 
-    fn scan(&mut self, _: &Scan, _: &mut Vec<u8>) -> Answer {
+    fn scan(&mut self, scan: &Scan, data: &mut Vec<u8>) -> Answer {
         self.looks += 1;
+        let len = found_len(scan.hash);
+        let vote = match len {
+            0 => IndexVote::Absent { epoch: 1 },
+            len => {
+                let pointer = Pointer::new(found_at(scan.hash), len as usize).unwrap();
+                put_region(pointer.offset(), pointer.len() as u32, data);
+                // The version says which look it was.
+                let version = Version::new(self.looks, 1, 1);
+                IndexVote::Present {
+                    slot_number: 0,
+                    entry: IndexEntry {
+                        tag: scan.hash.tag,
+                        version,
+                        pointer,
+                    },
+                    epoch: 1,
+                }
+            }
+        };
         Answer {
-            vote: Some(IndexVote::Absent { epoch: 1 }),
+            vote: Some(vote),
+            data_len: len,
             ..Answer::bare(Status::Done)
         }
     }
 
     fn read(&mut self, _: u32, range: &ReadRange, data: &mut Vec<u8>) -> Answer {
         self.looks += 1;
-        data.resize(data.len() + range.len as usize, self.looks as u8);
+        self.read_len += u64::from(range.len);
+        if self.has_moved {
+            return Answer::bare(Status::OutOfWindow);
+        }
+        match range.region {
+            Region::Data => put_region(range.offset, range.len, data),
+            _ => data.resize(data.len() + range.len as usize, self.looks as u8),
+        }
         Answer {
             data_len: range.len,
             ..Answer::bare(Status::Done)
@@ -116,6 +170,12 @@ struct World {
     courier: Courier,
     memory: Changing,
     buffers: Buffers,
+    /// Longer datagrams do not pass.
+    mtu: usize,
+    /// An engine of an earlier release: knows requests of the usual form only.
+    is_old: bool,
+    /// The longest datagram that has come from the engine.
+    longest: usize,
     dropped: HashMap<&'static str, u64>,
     asked: HashMap<u64, Ask>,
     answered: HashMap<u64, usize>,
@@ -134,6 +194,9 @@ impl World {
             courier: Courier::new(Window::new(WINDOW_LEN)),
             memory: Changing::default(),
             buffers: Buffers::default(),
+            mtu: usize::MAX,
+            is_old: false,
+            longest: 0,
             dropped: HashMap::new(),
             asked: HashMap::new(),
             answered: HashMap::new(),
@@ -166,7 +229,7 @@ impl World {
         if self.happens(replayed) {
             put(self, 50_000_000, datagram.to_vec());
         }
-        if self.happens(lost) {
+        if self.happens(lost) || datagram.len() > self.mtu {
             return;
         }
         let mut bytes = datagram.to_vec();
@@ -231,6 +294,11 @@ impl World {
             }
         };
         if to_engine {
+            let is_new = |request: &[u8]| request[4..8] != [0; 4];
+            if self.is_old && payload.chunks(REQUEST_LEN).any(is_new) {
+                *self.dropped.entry("malformed").or_default() += 1;
+                return;
+            }
             let mut out = Vec::new();
             let sent = carry_out(&payload, &mut self.memory, &mut self.buffers, |payload| {
                 out.push(payload.to_vec());
@@ -243,17 +311,32 @@ impl World {
             }
             return;
         }
+        self.longest = self.longest.max(datagram_len(payload.len()));
         let (asked, answered) = (&self.asked, &mut self.answered);
         let taken = self.courier.handle(&payload, self.now, |bytes| {
             let (id, answer, data, len) = Answer::decode(bytes, |_| 0).unwrap();
             assert_eq!((len, answer.status), (bytes.len(), Status::Done));
-            let expected = match asked[&id].request {
-                Request::Read { len, .. } => len as usize,
-                _ => 0,
+            let (from, expected) = match asked[&id].request {
+                Request::Read {
+                    region: Region::Data,
+                    offset,
+                    len,
+                    ..
+                } => (Some(offset), len),
+                Request::Read { len, .. } => (None, len),
+                Request::Scan { hash, .. } => (Some(found_at(hash)), found_len(hash)),
+                Request::Touch { .. } => unreachable!(),
             };
-            assert_eq!(data.len(), expected);
-            // Of one look.
-            assert!(data.iter().all(|byte| *byte == data[0]), "two looks in one");
+            assert_eq!(data.len(), expected as usize);
+            match from {
+                Some(from) => {
+                    let mut all = Vec::new();
+                    put_region(from, expected, &mut all);
+                    assert!(data == all, "not what stands there");
+                }
+                // Of one look.
+                None => assert!(data.iter().all(|byte| *byte == data[0]), "two looks in one"),
+            }
             assert!(answered.insert(id, data.len()).is_none(), "answered twice");
         });
         taken.unwrap();
@@ -270,17 +353,34 @@ impl World {
 }
 
 pub(crate) fn read(id: u64, len: u32) -> Ask {
+    read_from(Region::Index, id, len)
+}
+
+fn read_from(region: Region, id: u64, len: u32) -> Ask {
     Ask {
         id,
         handle: 1,
         request: Request::Read {
-            region: Region::Data,
+            region,
             partition: 0,
             window_id: 0,
-            offset: 0,
+            offset: id << 20,
             len,
         },
     }
+}
+
+/// A scan that finds something of this length.
+fn find(id: u64, len: u32) -> Ask {
+    let mut ask = scan(id);
+    if let Request::Scan {
+        hash, solicited, ..
+    } = &mut ask.request
+    {
+        hash.tag = u64::from(len) << 32;
+        *solicited = len;
+    }
+    ask
 }
 
 fn scan(id: u64) -> Ask {
@@ -321,8 +421,10 @@ fn every_request_is_answered_once_whatever_the_network_does() {
     for seed in 0..60 {
         let mut world = World::new(seed, BAD);
         for id in 1..=200 {
-            let ask = match world.random.random_range(0..4) {
+            let ask = match world.random.random_range(0..6) {
                 0 => scan(id),
+                4 => find(id, world.random.random_range(1..500) * 32),
+                5 => read_from(Region::Data, id, world.random.random_range(1..2000) * 8),
                 1 => read(id, world.random.random_range(0..200) * 8),
                 2 => read(id, world.random.random_range(0..2000) * 8),
                 _ if id % 40 == 0 => read(id, DATAGRAM_DATA_LEN_MAX),
@@ -338,8 +440,82 @@ fn every_request_is_answered_once_whatever_the_network_does() {
         for name in ["length", "forged", "replayed"] {
             assert!(world.dropped.get(name) > Some(&0), "seed {seed}: {name}");
         }
-        assert!(world.courier.counts().resent > 0);
+        let counts = world.courier.counts();
+        assert!(counts.resent > counts.patched && counts.patched > 0);
     }
+}
+
+/// Of twelve pieces a few are lost each time.
+#[test]
+fn a_piece_that_is_lost_is_asked_for_alone() {
+    let weather = Weather { lost: 4, ..FAR };
+    let mut world = World::new(3, weather);
+    const COUNT: u64 = 500;
+    for id in 1..=COUNT {
+        let ask = match id % 2 {
+            0 => find(id, DATAGRAM_DATA_LEN_MAX),
+            _ => read_from(Region::Data, id, DATAGRAM_DATA_LEN_MAX),
+        };
+        world.ask(ask);
+        world.run();
+    }
+    let counts = world.courier.counts();
+    // Two of five answers lose something; wholly asked again are those whose request, or
+    // whose first piece, was lost.
+    assert!(counts.patched > COUNT / 5, "{counts:?}");
+    assert!(counts.resent - counts.patched < COUNT / 4, "{counts:?}");
+    // And what was read again is a small part of it.
+    let asked_len = COUNT / 2 * u64::from(DATAGRAM_DATA_LEN_MAX);
+    let again = world.memory.read_len - asked_len;
+    assert!(again < asked_len / 2, "{again} of {asked_len}");
+}
+
+#[test]
+fn what_can_be_read_no_more_is_asked_for_as_a_whole() {
+    let mut world = World::new(3, CALM);
+    world.ask(find(1, DATAGRAM_DATA_LEN_MAX));
+    let (mut payload, mut out) = (Vec::new(), Vec::new());
+    let mut now = 0;
+    let carry = |world: &mut World, payload: &[u8], out: &mut Vec<Vec<u8>>| {
+        out.clear();
+        let buffers = &mut world.buffers;
+        let sent = carry_out(payload, &mut world.memory, buffers, |payload| {
+            out.push(payload.to_vec());
+        });
+        sent.unwrap();
+    };
+    assert!(world.courier.next_payload(now, &mut payload));
+    carry(&mut world, &payload, &mut out);
+    out.remove(3);
+    for payload in &out {
+        let taken = world
+            .courier
+            .handle(payload, now, |_| panic!("a piece is missing"));
+        taken.unwrap();
+    }
+    // The engine has another window by then.
+    world.memory.has_moved = true;
+    now = world.courier.due_ns();
+    assert!(world.courier.next_payload(now, &mut payload));
+    assert_eq!(world.courier.counts().patched, 1);
+    carry(&mut world, &payload, &mut out);
+    for payload in &out {
+        let taken = world
+            .courier
+            .handle(payload, now, |_| panic!("nothing was read"));
+        taken.unwrap();
+    }
+    // At once, and by a scan.
+    assert!(world.courier.due_ns() <= now);
+    let scans = world.memory.looks;
+    assert!(world.courier.next_payload(now, &mut payload));
+    carry(&mut world, &payload, &mut out);
+    let mut count = 0;
+    for payload in &out {
+        world.courier.handle(payload, now, |_| count += 1).unwrap();
+    }
+    assert_eq!((count, world.memory.looks), (1, scans + 1));
+    assert!(world.courier.is_idle());
 }
 
 #[test]
@@ -399,12 +575,12 @@ fn what_an_engine_says_that_was_not_asked_is_refused() {
     let mut longer = Vec::new();
     // Longer than was solicited, and for an attempt that was not made.
     let mut asked = Vec::new();
-    trefoil_softnic_core::datagram::piece::encode_request(1, &read(1, 128), &mut asked);
+    encode_request(&first(1, read(1, 128)), &mut asked);
     let buffers = &mut Buffers::default();
     carry_out(&asked, &mut memory, buffers, |out| longer = out.to_vec()).unwrap();
     assert!(courier.handle(&longer, 1, |_| panic!("taken")).is_err());
     asked.clear();
-    trefoil_softnic_core::datagram::piece::encode_request(2, &read(1, 64), &mut asked);
+    encode_request(&first(2, read(1, 64)), &mut asked);
     carry_out(&asked, &mut memory, buffers, |out| longer = out.to_vec()).unwrap();
     assert!(courier.handle(&longer, 1, |_| panic!("taken")).is_err());
     // Nonsense is no request, and asks for nothing.
@@ -415,11 +591,20 @@ fn what_an_engine_says_that_was_not_asked_is_refused() {
     }
     // Nor does one that goes by the stream, and the others of its datagram with it.
     let mut much = Vec::new();
-    trefoil_softnic_core::datagram::piece::encode_request(1, &read(1, 64), &mut much);
+    encode_request(&first(1, read(1, 64)), &mut much);
     let longer = read(2, DATAGRAM_DATA_LEN_MAX + 8);
-    trefoil_softnic_core::datagram::piece::encode_request(1, &longer, &mut much);
+    encode_request(&first(1, longer), &mut much);
     assert!(carry_out(&much, &mut memory, buffers, |_| panic!("answered")).is_err());
     assert_eq!(memory.looks, looks);
+}
+
+/// An attempt at a request, in the usual datagrams.
+fn first(attempt: u32, ask: Ask) -> Asked {
+    Asked {
+        attempt,
+        datagram_len: DATAGRAM_LEN_USUAL,
+        ask,
+    }
 }
 
 /// 25 ms each way.
@@ -594,4 +779,126 @@ fn windows_that_share_a_queue_leave_it_short() {
     let share = answered as f64 * NS_PER_BYTE / 100_000_000.0;
     assert!(share > 0.8, "{share} of the link is used");
     const { assert!(ANSWER > ANSWER_LEN) };
+}
+
+/// A world whose path is tried out, on which so long datagrams pass.
+fn on_path(seed: u64, weather: Weather, mtu: usize) -> World {
+    let mut world = World::new(seed, weather);
+    world.courier = Courier::on(Path::new(DATAGRAM_LEN_MAX), Window::new(WINDOW_LEN));
+    world.mtu = mtu;
+    world
+}
+
+/// Long answers, one after another; which length was found out.
+fn long_answers(world: &mut World, ids: std::ops::Range<u64>) -> usize {
+    for id in ids {
+        world.ask(find(id, DATAGRAM_DATA_LEN_MAX));
+        world.run();
+        // It is not asked all the time.
+        world.now += 1_000_000;
+    }
+    world.courier.path().len()
+}
+
+#[test]
+fn the_longest_datagrams_that_pass_are_found_and_used() {
+    for (mtu, found) in [
+        (65_000, 8968),
+        (8972, 8968),
+        (8500, 8472),
+        (1472, 1472),
+        (1452, 1448),
+        (1400, 1400),
+    ] {
+        for (seed, weather) in [(1, CALM), (2, FAR), (3, BAD)] {
+            let mut world = on_path(seed, weather, mtu);
+            let path = long_answers(&mut world, 1..120);
+            match weather.lost {
+                0 => assert_eq!(path, found, "{mtu}"),
+                // Three probes may be lost of a length that passes.
+                _ => assert!((DATAGRAM_LEN_MIN..=found).contains(&path), "{mtu}: {path}"),
+            }
+            if weather.lost == 0 {
+                assert_eq!(world.longest, found);
+                // Each length that does not pass is tried three times, and there are few.
+                let probes = world.courier.counts().probes;
+                assert!(probes <= 20, "{probes} probes");
+                // Nothing more is sent for that.
+                long_answers(&mut world, 120..140);
+                assert_eq!(world.courier.counts().probes, probes);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_path_that_takes_less_than_usual_is_noticed() {
+    let mut world = on_path(1, FAR, 1240);
+    assert_eq!(long_answers(&mut world, 1..120), 1232);
+    // The first answers took a few attempts, and no later one.
+    let resent = world.courier.counts().resent;
+    long_answers(&mut world, 120..160);
+    assert_eq!(world.courier.counts().resent, resent);
+}
+
+#[test]
+fn a_path_that_shrinks_and_widens_is_followed() {
+    for seed in 0..5 {
+        let weather = Weather { lost: 1, ..FAR };
+        let mut world = on_path(seed, weather, 9000);
+        assert_eq!(long_answers(&mut world, 1..40), 8968, "seed {seed}");
+        world.mtu = 1472;
+        let begin = world.now;
+        world.ask(find(40, DATAGRAM_DATA_LEN_MAX));
+        world.run();
+        // Whoever waits when it shrinks: three attempts, and what is lost besides.
+        let took = (world.now - begin) / FAR_ROUND_TRIP_NS;
+        assert!(took < 25, "seed {seed}: {took} round trips");
+        let path = long_answers(&mut world, 41..100);
+        assert!((1448..=1472).contains(&path), "seed {seed}: {path}");
+        // What was too long is tried again after a minute.
+        world.mtu = 9000;
+        world.now += 61_000_000_000;
+        assert_eq!(long_answers(&mut world, 100..140), 8968, "seed {seed}");
+    }
+}
+
+#[test]
+fn an_engine_of_an_earlier_release_is_asked_as_before() {
+    for (weather, seed) in [(CALM, 1), (FAR, 2), (BAD, 3)] {
+        let mut world = on_path(seed, weather, 9000);
+        world.is_old = true;
+        assert_eq!(long_answers(&mut world, 1..50), DATAGRAM_LEN_USUAL);
+        assert!(!world.courier.path().is_spoken());
+        assert!(world.longest <= DATAGRAM_LEN_USUAL);
+        // It has seen nothing that it does not know but a few probes.
+        let probes = world.courier.counts().probes;
+        assert!((1..=3).contains(&probes), "{probes} probes");
+        assert!(world.dropped.get("malformed").copied().unwrap_or(0) <= 2 * probes);
+    }
+}
+
+#[test]
+fn a_probe_is_answered_with_as_much_and_whoever_asks_for_nothing_sends_none() {
+    let (mut memory, mut buffers) = (Changing::default(), Buffers::default());
+    let mut payload = Vec::new();
+    for len in [
+        16,
+        payload_len(DATAGRAM_LEN_MIN),
+        payload_len(DATAGRAM_LEN_MAX),
+    ] {
+        encode_probe(5, len, &mut payload);
+        assert_eq!(payload.len(), len);
+        let mut answers = Vec::new();
+        let sent = carry_out(&payload, &mut memory, &mut buffers, |answer| {
+            answers.push(answer.len());
+        });
+        assert_eq!((sent, answers), (Ok(0), vec![len]));
+    }
+    assert_eq!(memory.looks, 0);
+    let mut courier = Courier::on(Path::new(DATAGRAM_LEN_MAX), Window::new(WINDOW_LEN));
+    for now in 0..100 {
+        assert!(!courier.next_payload(now * 1_000_000_000, &mut payload));
+    }
+    assert_eq!(courier.due_ns(), u64::MAX);
 }

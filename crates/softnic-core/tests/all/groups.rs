@@ -87,7 +87,7 @@ fn asked_for(count: u64, is_over: bool) -> (usize, Noting) {
                 client.scan(id, 9, 1, hash, CONFIG, 0);
             }
         }
-        client.flush();
+        client.flush(0);
         out.clear();
         let done = target.handle(client.output(), &mut memory, &mut out);
         client.sent(done.unwrap());

@@ -242,7 +242,7 @@ fn an_engine_that_lies_is_left() {
             let hash = hash(&mut crate::world::random(id));
             client.scan(id, 9, 0, hash, CONFIG, 2);
         }
-        client.flush();
+        client.flush(0);
         let result = client.handle(&bad[done..], 3, |_| count += 1);
         assert!(count <= 11);
         if round == 0 {

@@ -97,7 +97,7 @@ fn answers(memory: &mut Leased, is_use: bool) -> Vec<(u64, Option<Vec<u8>>)> {
             false => client.scan(id, handle, 0, hash, CONFIG, 1000),
         }
     }
-    client.flush();
+    client.flush(0);
     said.clear();
     let asked = client.output().len();
     assert_eq!(target.handle(client.output(), memory, &mut said), Ok(asked));

@@ -102,7 +102,7 @@ impl Pair {
     fn run(&mut self) -> HashMap<u64, Came> {
         let mut came = HashMap::new();
         for _ in 0..100_000 {
-            self.client.flush();
+            self.client.flush(0);
             assert!(self.client.solicited_under_way() <= WINDOW_LEN_MIN);
             self.step(&mut came).unwrap();
             if !self.client.owes() && self.client.output().is_empty() && self.to_engine.is_empty() {
@@ -291,7 +291,7 @@ fn the_backlog_is_how_long_what_is_owed_takes() {
     for id in 100..200 {
         assert!(pair.client.read(id, handle, &range, pair.now));
         if id % 10 == 9 {
-            pair.client.flush();
+            pair.client.flush(0);
         }
     }
     let asked = pair.client.output().to_vec();

@@ -3,6 +3,7 @@
 use super::cipher::{Aes, Keys, Side};
 use crate::channel::Channel;
 use rustix::event::epoll;
+use rustix::net::sockopt;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_settime,
@@ -11,27 +12,34 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
-use trefoil_softnic_core::Initiator;
+use trefoil_sockets::datagrams::{self, Inbox, Outbox};
 use trefoil_softnic_core::datagram::{
-    Courier, DATAGRAM_DATA_LEN_MAX, DATAGRAM_LEN_MAX, Sealed, Window,
+    Courier, DATAGRAM_DATA_LEN_MAX, DATAGRAM_LEN_MAX, Path, Sealed, Window,
 };
 use trefoil_softnic_core::limits::ASKS_LEN_MAX;
 use trefoil_softnic_core::wire::{ASK_LEN, Ask, Frame, HEAD_LEN, Head, Kind};
+use trefoil_softnic_core::{Initiator, Situation};
 
 /// Looks at the datagrams between two looks at the stream, which says nothing but that the
 /// session has ended.
 const LOOKS_PER_STREAM: u32 = 64;
 /// One request that was asked so often before any answer has come: nothing gets through.
 const ATTEMPTS_MAX: u32 = 4;
-/// Datagrams received in a row.
-const RECEIVED_MAX: usize = 64;
+/// Receipts of one call; each may be many datagrams.
+const RECEIPTS: usize = 8;
+/// Heads of IP and UDP.
+const HEADS_V4_LEN: usize = 20 + 8;
+const HEADS_V6_LEN: usize = 40 + 8;
 /// So often in a row before something is asked again: more than a window brings. Who sends
 /// rubbish in the engine's name holds nobody up.
 const LOOKS_BEFORE_LATE_MAX: usize = 16;
 
 /// See the module.
 pub(crate) struct Datagrams {
-    socket: UdpSocket,
+    socket: datagrams::Datagrams,
+    address: SocketAddr,
+    inbox: Inbox,
+    outbox: Outbox,
     sealed: Sealed<Aes>,
     courier: Courier,
     timer: OwnedFd,
@@ -61,7 +69,8 @@ impl Datagrams {
         };
         let socket = UdpSocket::bind(any)?;
         socket.connect(address)?;
-        socket.set_nonblocking(true)?;
+        let path = Path::new(len_max(&socket, address));
+        let socket = datagrams::Datagrams::new(socket)?;
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
         let waits = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -71,8 +80,11 @@ impl Datagrams {
         }
         Ok(Some(Datagrams {
             socket,
+            address,
+            inbox: Inbox::new(RECEIPTS),
+            outbox: Outbox::default(),
             sealed,
-            courier: Courier::new(window),
+            courier: Courier::on(path, window),
             timer,
             waits: Arc::new(waits),
             looks: 0,
@@ -111,8 +123,10 @@ impl Datagrams {
     pub(crate) fn send(&mut self, now_ns: u64) {
         while self.courier.next_payload(now_ns, &mut self.payload) {
             self.sealed.seal(&self.payload, &mut self.datagram);
-            // What the system does not take is lost, as on the way.
-            let _ = self.socket.send(&self.datagram);
+            self.outbox.push(self.address, &self.datagram);
+        }
+        if !self.outbox.is_empty() {
+            self.socket.send(&mut self.outbox);
         }
     }
 
@@ -129,12 +143,11 @@ impl Datagrams {
     /// Takes in what has come: frames of answers, appended to `input`. Whether there may be
     /// more.
     pub(crate) fn receive(&mut self, input: &mut Vec<u8>, now_ns: u64) -> bool {
-        let mut datagram = [0; DATAGRAM_LEN_MAX + 1];
-        for _ in 0..RECEIVED_MAX {
-            let Ok(len) = self.socket.recv(&mut datagram) else {
-                return false;
-            };
-            let Ok(payload) = self.sealed.open(&mut datagram[..len]) else {
+        if !self.socket.receive(&mut self.inbox) {
+            return false;
+        }
+        while let Some((_, datagram)) = self.inbox.take_next() {
+            let Ok(payload) = self.sealed.open(datagram) else {
                 continue;
             };
             // One that is malformed is lost: who has the key says no such thing.
@@ -149,6 +162,23 @@ impl Datagrams {
             });
         }
         true
+    }
+
+    /// What is known for whoever is about to look a key up, of what goes this way; `of` is
+    /// what the stream knows.
+    pub(crate) fn situation(&self, of: Situation) -> Situation {
+        let window = self.courier.window();
+        let (round_trip_ns, way_ns) = window.round_trips_ns();
+        match of.solicited <= DATAGRAM_DATA_LEN_MAX as usize {
+            true => Situation {
+                window: window.len(),
+                used: self.courier.used(),
+                round_trip_ns,
+                way_ns,
+                ..of
+            },
+            false => of,
+        }
     }
 
     /// Whether it is time to look at the stream.
@@ -178,6 +208,11 @@ impl Datagrams {
         let at = match due_ns {
             // Never.
             u64::MAX => Timespec::default(),
+            // At 0 it would never be, too.
+            0 => Timespec {
+                tv_sec: 0,
+                tv_nsec: 1,
+            },
             due_ns => Timespec {
                 tv_sec: (due_ns / 1_000_000_000) as i64,
                 tv_nsec: (due_ns % 1_000_000_000) as _,
@@ -190,6 +225,16 @@ impl Datagrams {
         // Late, if it fails: at the next look.
         let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &times);
     }
+}
+
+/// The longest datagram that leaves by a connected socket, as far as the system says.
+fn len_max(socket: &UdpSocket, address: SocketAddr) -> usize {
+    let (mtu, heads_len) = match address {
+        SocketAddr::V4(_) => (sockopt::ip_mtu(socket), HEADS_V4_LEN),
+        SocketAddr::V6(_) => (sockopt::ipv6_mtu(socket), HEADS_V6_LEN),
+    };
+    let mtu = mtu.map_or(0, |mtu| mtu as usize);
+    mtu.saturating_sub(heads_len).min(DATAGRAM_LEN_MAX)
 }
 
 fn append_frame(ask: &Ask, out: &mut Vec<u8>) {

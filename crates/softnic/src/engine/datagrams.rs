@@ -1,5 +1,5 @@
 //! The engine's datagrams: those that come to a loop's sockets, of all sessions that have
-//! keys.
+//! keys. They are received in batches, and the answers of one turn leave together.
 
 use super::counters::{Counters, add};
 use super::session::TURN_LEN;
@@ -7,13 +7,15 @@ use crate::channel::Channel;
 use crate::datagrams::{Aes, Keys, Side};
 use rustix::net::getpeername;
 use std::collections::HashMap;
+use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use trefoil_sockets::datagrams::{self, Inbox, Outbox, RECEIPT_COUNT_MAX};
 use trefoil_softnic_core::Memory;
+use trefoil_softnic_core::datagram::Sealed;
 use trefoil_softnic_core::datagram::sealed::session_of;
 use trefoil_softnic_core::datagram::target::{Buffers, carry_out};
-use trefoil_softnic_core::datagram::{DATAGRAM_LEN_MAX, Sealed};
 
 /// Datagrams carried out before others have their turn; answers of a session's turn end it,
 /// too.
@@ -60,9 +62,28 @@ impl Peers {
 /// A loop's sockets.
 #[derive(Default)]
 pub(super) struct Datagrams {
-    sockets: Vec<UdpSocket>,
+    sockets: Vec<datagrams::Datagrams>,
+    /// Of one socket at a time; there is none before the first.
+    inbox: Option<Inbox>,
+    /// That what is left in the inbox has come to.
+    left_at: Option<usize>,
+    outbox: Outbox,
     buffers: Buffers,
     out: Vec<u8>,
+}
+
+/// What a turn has done.
+#[derive(Clone, Copy, Default)]
+struct Done {
+    count: usize,
+    /// Bytes of answers.
+    len: usize,
+}
+
+impl Done {
+    fn is_enough(&self) -> bool {
+        self.count >= TURN_COUNT || self.len >= TURN_LEN
+    }
 }
 
 impl Datagrams {
@@ -71,11 +92,18 @@ impl Datagrams {
         self.sockets.len()
     }
 
-    pub(super) fn add(&mut self, socket: UdpSocket) {
-        self.sockets.push(socket);
+    pub(super) fn add(&mut self, socket: UdpSocket) -> io::Result<()> {
+        self.sockets.push(datagrams::Datagrams::new(socket)?);
+        Ok(())
     }
 
-    /// Carries out what has come to one of the sockets; how many datagrams that were.
+    /// The socket of which something was received that nobody has looked at.
+    pub(super) fn left_at(&self) -> Option<usize> {
+        self.left_at
+    }
+
+    /// Carries out what has come to one of the sockets, or what is left of another one; how
+    /// many datagrams that were.
     pub(super) fn serve(
         &mut self,
         number: usize,
@@ -83,18 +111,50 @@ impl Datagrams {
         memory: &mut impl Memory,
         counters: &Counters,
     ) -> usize {
+        let mut done = Done::default();
+        let number = self.left_at.unwrap_or(number);
+        while !done.is_enough() && self.has_next(number) {
+            self.serve_received(peers, memory, counters, &mut done);
+        }
+        let has_left = self.inbox.as_ref().is_some_and(Inbox::has_next);
+        self.left_at = has_left.then_some(number);
+        if !self.outbox.is_empty()
+            && let Some(socket) = self.sockets.get(number)
+        {
+            // What the system does not take is asked for again.
+            let sent = socket.send(&mut self.outbox);
+            add(&counters.bytes_out, sent.len as u64);
+        }
+        done.count
+    }
+
+    /// Whether there is something in the inbox, which is filled if it is empty.
+    fn has_next(&mut self, number: usize) -> bool {
         let Some(socket) = self.sockets.get(number) else {
-            return 0;
+            return false;
         };
-        let mut datagram = [0; DATAGRAM_LEN_MAX + 1];
-        let (mut count, mut sent_len) = (0, 0);
-        while count < TURN_COUNT && sent_len < TURN_LEN {
-            let Ok((len, from)) = socket.recv_from(&mut datagram) else {
-                break;
-            };
-            count += 1;
+        let inbox = || Inbox::new(RECEIPT_COUNT_MAX);
+        let inbox = self.inbox.get_or_insert_with(inbox);
+        inbox.has_next() || socket.receive(inbox)
+    }
+
+    fn serve_received(
+        &mut self,
+        peers: &Peers,
+        memory: &mut impl Memory,
+        counters: &Counters,
+        done: &mut Done,
+    ) {
+        let Some(inbox) = &mut self.inbox else {
+            return;
+        };
+        while !done.is_enough()
+            && let Some((from, datagram)) = inbox.take_next()
+        {
+            done.count += 1;
             add(&counters.datagrams_in, 1);
-            let peer = session_of(&datagram[..len]).and_then(|name| peers.get(name));
+            let len = datagram.len();
+            let peer = session_of(datagram).and_then(|name| peers.get(name));
             // Nothing is said to who has no key.
             let Some(peer) = peer else {
                 add(&counters.datagrams_dropped, 1);
@@ -105,28 +165,24 @@ impl Datagrams {
                 add(&counters.datagrams_dropped, 1);
                 continue;
             }
-            let Ok(payload) = peer.sealed.open(&mut datagram[..len]) else {
+            let Ok(payload) = peer.sealed.open(datagram) else {
                 add(&counters.datagrams_dropped, 1);
                 continue;
             };
             add(&counters.bytes_in, len as u64);
-            let out = &mut self.out;
-            let done = carry_out(payload, memory, &mut self.buffers, |payload| {
+            let (out, outbox) = (&mut self.out, &mut self.outbox);
+            let carried_out = carry_out(payload, memory, &mut self.buffers, |payload| {
                 peer.sealed.seal(payload, out);
                 // Taken or not: sealing is the work.
-                sent_len += out.len();
-                // What the system does not take is asked for again.
-                if let Ok(len) = socket.send_to(out, from) {
-                    add(&counters.bytes_out, len as u64);
-                }
+                done.len += out.len();
+                outbox.push(from, out);
                 add(&counters.datagrams_out, 1);
             });
-            match done {
+            match carried_out {
                 Ok(0) => {}
                 Ok(repeated) => add(&counters.repeated, repeated),
                 Err(_) => add(&counters.malformed, 1),
             }
         }
-        count
     }
 }

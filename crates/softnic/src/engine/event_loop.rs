@@ -116,7 +116,9 @@ impl EventLoop {
         let mut rounds = 0u32;
         while !self.shared.is_stopped() {
             let timeout = match rest {
-                _ if !self.ready.is_empty() => Some(Duration::ZERO),
+                _ if !self.ready.is_empty() || self.datagrams.left_at().is_some() => {
+                    Some(Duration::ZERO)
+                }
                 Rest::Looks => Some(Duration::ZERO),
                 Rest::Naps => {
                     add(&self.share().counters.sleeps, 1);
@@ -209,6 +211,10 @@ impl EventLoop {
         self.take_lanes();
         let ready = std::mem::take(&mut self.ready);
         served += ready.len();
+        // Before any other socket's turn: there is one inbox.
+        if let Some(number) = self.datagrams.left_at() {
+            served += self.serve_datagrams(number);
+        }
         for event in events.iter() {
             let data = event.data;
             match data.u64() {
@@ -408,7 +414,9 @@ impl EventLoop {
                 tracing::error!("datagrams at one address are not heard: {error}");
                 continue;
             }
-            self.datagrams.add(socket);
+            if let Err(error) = self.datagrams.add(socket) {
+                tracing::error!("datagrams at one address are not heard: {error}");
+            }
         }
     }
 

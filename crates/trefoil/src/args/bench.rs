@@ -74,6 +74,9 @@ pub(crate) struct NetworkArgs {
     /// Only cases in whose title one of these words stands, such as get_many
     #[arg(long, value_name = "WORDS", value_delimiter = ',')]
     pub only: Vec<String>,
+    /// Draw what trials have to draw into this directory, as SVG and PNG
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
     /// Machine-readable
     #[arg(long)]
     pub json: bool,

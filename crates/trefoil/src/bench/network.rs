@@ -22,6 +22,11 @@ pub(super) fn run(args: &NetworkArgs) -> Outcome {
         only: args.only.clone(),
     };
     let report = network(&options, &mut |what| eprintln!("{what}")).map_err(Failure::of)?;
+    if let Some(out) = &args.out {
+        std::fs::create_dir_all(out)
+            .map_err(|e| Failure::doing(format!("cannot make {}", out.display()), e))?;
+        report.draw(out).map_err(Failure::of)?;
+    }
     if args.json {
         print_json(&report)?;
     } else {

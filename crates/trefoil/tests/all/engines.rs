@@ -1382,7 +1382,7 @@ impl Session {
 
     fn await_event<T>(&mut self, take: impl Fn(Event<'_>) -> T) -> T {
         loop {
-            self.initiator.flush();
+            self.initiator.flush(0);
             self.socket.write_all(self.initiator.output()).unwrap();
             self.initiator.sent(self.initiator.output().len());
             let mut found = None;

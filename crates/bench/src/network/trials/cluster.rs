@@ -27,7 +27,7 @@ pub(super) struct Site {
     pub(super) engine: SocketAddr,
     pub(super) tls: Tls,
     certs: PathBuf,
-    _server: Server,
+    server: Server,
     _dir: tempfile::TempDir,
 }
 
@@ -44,6 +44,15 @@ fn tls_of(certs: &std::path::Path, name: &str) -> Result<Tls, NetworkBenchError>
 impl Ground<'_> {
     /// `serve` at R=1, with certificates and an engine of its own.
     pub(super) fn site(&self, host: &Host) -> Result<Site, NetworkBenchError> {
+        self.site_of("R=1", host)
+    }
+
+    /// The same in another mode, all backends on one host.
+    pub(super) fn site_of(
+        &self,
+        mode: &'static str,
+        host: &Host,
+    ) -> Result<Site, NetworkBenchError> {
         let dir = own_dir()?;
         let certs = dir.path().join("certs");
         issue(
@@ -63,7 +72,7 @@ impl Ground<'_> {
             port: Some(RPC_PORT),
             more: more.to_vec(),
             is_silent: true,
-            ..ServerOptions::new(self.program, "R=1", 64 << 20)
+            ..ServerOptions::new(self.program, mode, 64 << 20)
         };
         let server = host.enter(|| Server::start(&options))??;
         Ok(Site {
@@ -71,13 +80,18 @@ impl Ground<'_> {
             engine,
             tls: tls_of(&certs, "client")?,
             certs,
-            _server: server,
+            server,
             _dir: dir,
         })
     }
 }
 
 impl Site {
+    /// Of its backends and its engine so far.
+    pub(super) fn cpu_time(&self) -> Result<Duration, PeerError> {
+        self.server.cpu_time()
+    }
+
     /// One more client's certificate.
     pub(super) fn another_client(
         &self,

@@ -10,6 +10,7 @@ mod kills;
 mod load;
 mod revoked;
 mod slowed;
+mod strategies;
 mod wan;
 
 use serde::Serialize;
@@ -19,6 +20,7 @@ use std::time::Duration;
 
 use super::{NetworkBenchError, Secrets};
 use crate::hosts::Network;
+use crate::report::LinesPlot;
 
 /// One trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -40,11 +42,17 @@ pub enum Trial {
     Incast,
     /// An engine, a backend and a host's link, lost under load.
     Kills,
+    /// What each way to look a key up costs.
+    Costs,
+    /// Long values beside a flow.
+    BesideAFlow,
+    /// Batches of items of very different lengths.
+    Mixed,
 }
 
 impl Trial {
     /// All, in the table's order.
-    pub const ALL: [Trial; 8] = [
+    pub const ALL: [Trial; 11] = [
         Trial::Faults,
         Trial::Wan,
         Trial::Revoked,
@@ -53,6 +61,9 @@ impl Trial {
         Trial::Slowed,
         Trial::Incast,
         Trial::Kills,
+        Trial::Costs,
+        Trial::BesideAFlow,
+        Trial::Mixed,
     ];
 
     /// Whether this stands in its title.
@@ -70,6 +81,9 @@ impl Trial {
             Trial::Slowed => "slowed: one of three hosts, tenfold",
             Trial::Incast => "incast: batches of 300 from three hosts, R=3.2",
             Trial::Kills => "kill -9 of an engine and a backend, link of a host down, R=3.2",
+            Trial::Costs => "strategies: CPU of client and server by SCAR, 2xR and calls",
+            Trial::BesideAFlow => "beside a flow: values of 64 KiB by SCAR and 2xR, R=3.2",
+            Trial::Mixed => "mixed lengths in batches of 1000 by SCAR and 2xR, 10 ms",
         }
     }
 
@@ -98,6 +112,9 @@ impl Trial {
             Trial::Slowed => slowed::slowed(ground, network, findings),
             Trial::Incast => incast::incast(ground, network, findings),
             Trial::Kills => kills::kills(ground, network, findings),
+            Trial::Costs => strategies::costs(ground, network, findings),
+            Trial::BesideAFlow => strategies::beside_a_flow(ground, network, findings),
+            Trial::Mixed => strategies::mixed(ground, network, findings),
         }
     }
 }
@@ -129,6 +146,52 @@ pub struct Finding {
     /// What has to be known to read it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
+    /// What of it is drawn.
+    #[serde(skip)]
+    points: Vec<Point>,
+}
+
+/// A plot that trials draw points into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Axes {
+    /// Of its files' names.
+    stem: &'static str,
+    title: &'static str,
+    x: &'static str,
+    y: &'static str,
+}
+
+/// One of its points.
+#[derive(Debug, Clone)]
+struct Point {
+    axes: Axes,
+    line: String,
+    at: (f64, f64),
+}
+
+/// The plots of these findings, each with the stem of its files.
+fn plots(findings: &[Finding]) -> Vec<(&'static str, LinesPlot)> {
+    let mut plots: Vec<(&'static str, LinesPlot)> = Vec::new();
+    for Point { axes, line, at } in findings.iter().flat_map(|finding| &finding.points) {
+        if !plots.iter().any(|(stem, _)| *stem == axes.stem) {
+            let plot = LinesPlot {
+                title: axes.title.to_owned(),
+                x: axes.x.to_owned(),
+                y: axes.y.to_owned(),
+                lines: Vec::new(),
+            };
+            plots.push((axes.stem, plot));
+        }
+        let plot = plots.iter_mut().find(|(stem, _)| *stem == axes.stem);
+        let Some((_, LinesPlot { lines, .. })) = plot else {
+            continue;
+        };
+        match lines.iter_mut().find(|(name, _)| name == line) {
+            Some((_, points)) => points.push(*at),
+            None => lines.push((line.clone(), vec![*at])),
+        }
+    }
+    plots
 }
 
 /// One number.
@@ -148,7 +211,14 @@ impl Finding {
             target: None,
             is_met: None,
             note: None,
+            points: Vec::new(),
         }
+    }
+
+    fn plotted(mut self, axes: Axes, line: &str, x: f64, y: f64) -> Self {
+        let (line, at) = (line.to_owned(), (x, y));
+        self.points.push(Point { axes, line, at });
+        self
     }
 
     fn with(mut self, name: &'static str, value: f64) -> Self {
@@ -220,6 +290,10 @@ impl TrialReport {
         }
     }
 
+    pub(super) fn plots(&self) -> Vec<(&'static str, LinesPlot)> {
+        plots(&self.findings)
+    }
+
     pub(super) fn text(&self) -> String {
         let mut text = format!("{}\n", self.trial.title());
         if let Some(why) = &self.skipped {
@@ -241,6 +315,32 @@ mod tests {
     use super::*;
     use crate::hosts::NetworkError;
     use std::io;
+
+    #[test]
+    fn points_of_one_plot_and_line_are_together() {
+        let axes = |stem| Axes {
+            stem,
+            title: "title",
+            x: "x",
+            y: "y",
+        };
+        let finding =
+            |stem, line: &str, x: f64| Finding::new("what").plotted(axes(stem), line, x, x * 2.0);
+        let findings = [
+            finding("one", "scar", 1.0),
+            finding("two", "scar", 5.0),
+            finding("one", "2xr", 1.0),
+            finding("one", "scar", 2.0),
+        ];
+        let plots = plots(&findings);
+        let stems: Vec<_> = plots.iter().map(|(stem, _)| *stem).collect();
+        assert_eq!(stems, ["one", "two"]);
+        let lines = [
+            ("scar".to_owned(), vec![(1.0, 2.0), (2.0, 4.0)]),
+            ("2xr".to_owned(), vec![(1.0, 2.0)]),
+        ];
+        assert_eq!(plots[0].1.lines, lines);
+    }
 
     #[test]
     fn what_the_host_lacks_is_skipped_and_what_goes_wrong_has_failed() {
