@@ -104,6 +104,7 @@ impl CellQueue {
         let thread = std::thread::Builder::new()
             .name("trefoil-queue".to_owned())
             .spawn(move || {
+                let _held = EndsWithIt;
                 serving.run();
                 serving.finish();
                 ended.store(true, Ordering::Release);
@@ -211,6 +212,19 @@ impl CellQueue {
             let _ = thread.join();
         }
         true
+    }
+}
+
+/// The lease tells clients that what they commit is executed, and it is renewed elsewhere. A
+/// backend that is gone does less harm than one that acknowledges and executes nothing.
+struct EndsWithIt;
+
+impl Drop for EndsWithIt {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("trefoil: the queue's thread has panicked; the process ends");
+            std::process::abort();
+        }
     }
 }
 

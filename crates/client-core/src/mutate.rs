@@ -144,6 +144,8 @@ pub struct Mutate {
     replica_count: usize,
     quorum: usize,
     replicas: [Replica; REPLICAS_MAX],
+    /// It has this version and no other: see [`Mutate::again`].
+    is_fixed: bool,
     /// A new version is needed, above this one.
     above: Option<Version>,
     nominating: bool,
@@ -176,6 +178,7 @@ impl Mutate {
                 mode.quorum()
             },
             replicas: [fresh; REPLICAS_MAX],
+            is_fixed: false,
             above: None,
             nominating: false,
             uncertain: false,
@@ -184,6 +187,16 @@ impl Mutate {
             retry: Retry::new(limits),
             outcome: (mode == Mode::R2Immutable)
                 .then_some(MutationOutcome::Rejected(Rejection::Immutable)),
+        }
+    }
+
+    /// A SET or ERASE that replicas may have under this very version already. Where it is
+    /// superseded nobody knows whether it was executed before that: it is indeterminate, and
+    /// does not go again above, after what may have been built upon it.
+    pub fn again(mode: Mode, version: Version, limits: Limits) -> Self {
+        Mutate {
+            is_fixed: true,
+            ..Mutate::new(mode, version, limits)
         }
     }
 
@@ -533,6 +546,10 @@ impl Mutate {
                 fill.gives_way = Some(bound);
                 return self.end_giving_way();
             }
+        }
+        if self.is_fixed {
+            self.outcome = Some(MutationOutcome::Indeterminate);
+            return;
         }
         // Superseded at so many that the others are no quorum, now or later.
         let is_final = self.replicas[..self.replica_count]

@@ -12,6 +12,7 @@
 //! 3. **Look last.** It counts if all three leases go on and all three acknowledge in one epoch.
 //!    A backend that loses its memory copies from the other two under a higher epoch, and they
 //!    execute what stood in their queues before they let it.
+//!    Else the same mutation goes by messages, under the same version.
 //! 4. **No CAS in between.** What depends on what is there (a CAS, a fill) and is executed
 //!    between the question and the publishing would lie above the commit, and know nothing of
 //!    it. Backends count those, and a commit during which one began does not count.
@@ -24,7 +25,7 @@ use crate::mutate::SetOptions;
 use crate::seats::{Attempt, Known, Place};
 use crate::time;
 use trefoil_client_core::mode::Mode;
-use trefoil_driver::Item;
+use trefoil_driver::{Item, Owner};
 use trefoil_fabric::shm::ConnectOptions;
 use trefoil_layout::data::DataEntry;
 use trefoil_layout::limits::CLOCK_AHEAD_NS_MAX;
@@ -51,6 +52,15 @@ pub enum Commit {
 /// 10 s ahead, and clocks may be set back a little before they execute it.
 const AHEAD_NS_MAX: u64 = CLOCK_AHEAD_NS_MAX - 2_000_000_000;
 
+/// What came of an attempt to commit.
+enum Done {
+    Committed,
+    /// Nothing: it has to be executed instead.
+    Nothing,
+    /// It stands in the queues of some, and does not count.
+    Perhaps(Version),
+}
+
 impl Client {
     /// When SETs and ERASEs of this client are done, unless a call says otherwise.
     pub fn set_commit(&mut self, commit: Commit) {
@@ -70,8 +80,9 @@ impl Client {
         }
         let item = self.check(key, value, options)?;
         match self.commit(Action::Set, key, value, item)? {
-            true => Ok(Mutated::Committed),
-            false => self.set_executed(key, value, options),
+            Done::Committed => Ok(Mutated::Committed),
+            Done::Nothing => self.set_executed(key, value, options),
+            Done::Perhaps(version) => self.execute((Action::Set, version), key, value, item),
         }
     }
 
@@ -83,20 +94,44 @@ impl Client {
         check_key(key)?;
         self.check_process()?;
         self.settle_topology();
-        match self.commit(Action::Erase, key, &[], Item::default())? {
-            true => Ok(Mutated::Committed),
-            false => self.erase_executed(key),
+        let item = Item::default();
+        match self.commit(Action::Erase, key, &[], item)? {
+            Done::Committed => Ok(Mutated::Committed),
+            Done::Nothing => self.erase_executed(key),
+            Done::Perhaps(version) => self.execute((Action::Erase, version), key, &[], item),
         }
     }
 
-    /// Commits, or `false`: it has to be executed instead.
+    /// Has a mutation executed by messages that was published at some of three backends, or did
+    /// not count: under its own version, so that it is the same wherever it stands already.
+    #[cold]
+    fn execute(
+        &mut self,
+        as_published: (Action, Version),
+        key: &[u8],
+        value: &[u8],
+        item: Item,
+    ) -> Result<Mutated, OpError> {
+        let owner = Owner::Waiter;
+        let at = self
+            .driver
+            .begin_again(as_published, key, value, item, owner);
+        // It may be executed where it stands, whatever the others say.
+        self.waited_mutation(at).map_err(|error| match error {
+            OpError::Failed(why) => OpError::Indeterminate(why),
+            OpError::Rejected(why) => OpError::Indeterminate(why.to_string()),
+            error => error,
+        })
+    }
+
+    /// Commits, or says what is left to do.
     fn commit(
         &mut self,
         action: Action,
         key: &[u8],
         value: &[u8],
         item: Item,
-    ) -> Result<bool, OpError> {
+    ) -> Result<Done, OpError> {
         let topology = self.driver.topology();
         if topology.mode() == Mode::R2Immutable {
             return Err(NotCommittable::Mode(topology.mode()).into());
@@ -105,13 +140,13 @@ impl Client {
         let cohort = topology.cohort(hash);
         let (cohort, config_id) = (cohort.as_slice(), topology.id().config_id);
         if !self.has_seats(cohort)? {
-            return Ok(false);
+            return Ok(Done::Nothing);
         }
         let (version, known) = match cohort.len() {
             1 => (self.driver.nominate(), Known::default()),
             _ => match self.nominate_for_all(cohort, hash, config_id) {
                 Some(nominated) => nominated,
-                None => return Ok(false),
+                None => return Ok(Done::Nothing),
             },
         };
         let request = Request::Mutate(Mutation {
@@ -128,7 +163,7 @@ impl Client {
         });
         let len = request.encoded_len();
         if len > PAYLOAD_LEN_MAX {
-            return Ok(false);
+            return Ok(Done::Nothing);
         }
         let bytes = &mut self.seats.bytes;
         bytes.clear();
@@ -142,11 +177,13 @@ impl Client {
             }
         };
         match attempt {
-            Attempt::Committed => Ok(true),
-            Attempt::Refused => Ok(false),
+            Attempt::Committed => Ok(Done::Committed),
+            Attempt::Refused => Ok(Done::Nothing),
+            Attempt::Unknown if cohort.len() > 1 => Ok(Done::Perhaps(version)),
+            // The only copy may be gone, with a queue that executes it no more.
             Attempt::Unknown => Err(OpError::Indeterminate(format!(
-                "one of backends {cohort:?} was away or began anew, or a CAS of such a key came \
-                 between, when this was committed to its queue"
+                "backend {} was away when this was committed to its queue",
+                cohort[0]
             ))),
         }
     }
@@ -158,7 +195,7 @@ impl Client {
         let now_ns = time::monotonic_ns();
         let deadline_ns = self.driver.limits(now_ns).deadline_ns;
         let mut lacking = None;
-        let (mut has_all, mut may_have) = (true, false);
+        let mut may_have = false;
         for &backend in cohort {
             let topology = self.driver.topology();
             let options = || ConnectOptions {
@@ -168,16 +205,16 @@ impl Client {
             let times = (now_ns, deadline_ns);
             match self.seats.take(backend, topology, options, times) {
                 Place::Taken => may_have = true,
-                Place::Missing => (has_all, may_have) = (false, true),
+                // Places at others would be held in vain.
+                Place::Missing => return Ok(false),
                 Place::None(why) => {
-                    has_all = false;
                     lacking.get_or_insert(why);
                 }
             }
         }
         match lacking {
             Some(why) if !may_have => Err(why.into()),
-            _ => Ok(has_all),
+            lacking => Ok(lacking.is_none()),
         }
     }
 

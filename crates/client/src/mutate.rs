@@ -151,7 +151,7 @@ impl Client {
         })
     }
 
-    fn waited_mutation(&mut self, at: u32) -> Result<Mutated, OpError> {
+    pub(crate) fn waited_mutation(&mut self, at: u32) -> Result<Mutated, OpError> {
         self.wait_for(at);
         let mut unused = std::mem::take(&mut self.held);
         let ended = self.driver.take_ended(at, &mut unused);

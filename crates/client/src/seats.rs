@@ -13,6 +13,8 @@ use trefoil_layout::KeyHash;
 
 /// How long a backend may take to give a place, unless the client's deadline is shorter.
 const WELCOME: Duration = Duration::from_secs(2);
+/// How long one may take that has given none, or has been away: others wait for it in vain.
+const WELCOME_AGAIN: Duration = Duration::from_millis(50);
 /// After it gave none, nobody asks for so long.
 const RETRY_NS: u64 = 100_000_000;
 /// The same after it has said nothing: each attempt costs its caller a deadline.
@@ -75,6 +77,7 @@ impl Seats {
                 return Place::Taken;
             }
             self.leave(backend);
+            self.put_off.insert(backend, (0, None));
         }
         self.ask(backend, topology, options(), (now_ns, deadline_ns))
     }
@@ -92,6 +95,10 @@ impl Seats {
         {
             return why.map_or(Place::Missing, Place::None);
         }
+        let welcome = match self.put_off.contains_key(&backend) {
+            true => WELCOME_AGAIN,
+            false => WELCOME,
+        };
         let left_ns = deadline_ns.saturating_sub(now_ns);
         if left_ns == 0 {
             return Place::Missing;
@@ -102,7 +109,7 @@ impl Seats {
             return Place::None(NotCommittable::NotShared(backend));
         };
         let options = ConnectOptions {
-            timeout: WELCOME.min(Duration::from_nanos(left_ns)),
+            timeout: welcome.min(Duration::from_nanos(left_ns)),
             ..options
         };
         let (pause_ns, why) = match Seat::take(socket, backend, &options) {
@@ -115,6 +122,7 @@ impl Seats {
                     self.by_backend.resize_with(at + 1, || None);
                 }
                 self.by_backend[at] = Some(seat);
+                self.put_off.remove(&backend);
                 return Place::Taken;
             }
             // An older server does not know what is asked for.
@@ -148,7 +156,7 @@ impl Seats {
         for (place, backend) in cohort.iter().enumerate() {
             let seat = self.seat(*backend)?;
             let counts = epochs.takes(seat.epoch(place, hash, config_id));
-            if !counts || !seat.queue.has_room() {
+            if !counts || seat.queue.is_closed() || !seat.queue.has_room() {
                 return None;
             }
             // Before the versions.

@@ -184,6 +184,16 @@ pub struct Inline {
     pub(crate) dead: Version,
 }
 
+/// Which SET or ERASE begins.
+enum Form {
+    /// At a version of its own.
+    Fresh(Action),
+    /// At a version of its own, with the stamps of the miss before it.
+    Fill([Option<u64>; REPLICAS_MAX]),
+    /// At a version that replicas may have already.
+    Again(Action, Version),
+}
+
 impl<H: Host> Driver<H> {
     /// A driver of a client that is the `number`th of its process. Begins to connect
     /// to every backend.
@@ -536,12 +546,28 @@ impl<H: Host> Driver<H> {
 
     /// Begins a SET at a version of its own.
     pub fn begin_set(&mut self, key: &[u8], value: &[u8], item: Item, owner: Owner) -> u32 {
-        self.begin_mutation(Action::Set, None, key, value, item, owner)
+        let form = Form::Fresh(Action::Set);
+        self.begin_mutation(form, key, value, item, owner)
     }
 
     /// Begins an ERASE at a version of its own.
     pub fn begin_erase(&mut self, key: &[u8], owner: Owner) -> u32 {
-        self.begin_mutation(Action::Erase, None, key, &[], Item::default(), owner)
+        let form = Form::Fresh(Action::Erase);
+        self.begin_mutation(form, key, &[], Item::default(), owner)
+    }
+
+    /// Begins a SET or ERASE that replicas may have under this very version already
+    /// ([`Mutate::again`]).
+    pub fn begin_again(
+        &mut self,
+        (action, version): (Action, Version),
+        key: &[u8],
+        value: &[u8],
+        item: Item,
+        owner: Owner,
+    ) -> u32 {
+        let form = Form::Again(action, version);
+        self.begin_mutation(form, key, value, item, owner)
     }
 
     /// Begins to store what was computed after a miss, at a version of its own, unless
@@ -557,30 +583,33 @@ impl<H: Host> Driver<H> {
         let hash = self.topology.hash(key);
         let is_vacant = |place| self.is_vacant(hash, place);
         let stamps = ticket.redeem(self.topology.id(), hash, is_vacant)?;
-        Ok(self.begin_mutation(Action::Set, Some(stamps), key, value, item, owner))
+        Ok(self.begin_mutation(Form::Fill(stamps), key, value, item, owner))
     }
 
     fn begin_mutation(
         &mut self,
-        action: Action,
-        stamps: Option<[Option<u64>; REPLICAS_MAX]>,
+        form: Form,
         key: &[u8],
         value: &[u8],
         item: Item,
         owner: Owner,
     ) -> u32 {
-        let version = self.nominate();
         let now = self.host.monotonic_ns();
         let limits = self.limits(now);
+        let mode = self.topology.mode();
+        let (action, machine) = match form {
+            Form::Fresh(action) => (action, Mutate::new(mode, self.nominate(), limits)),
+            Form::Fill(stamps) => {
+                let fill = Mutate::fill(mode, self.nominate(), stamps, limits);
+                (Action::Set, fill)
+            }
+            Form::Again(action, version) => (action, Mutate::again(mode, version, limits)),
+        };
         let (at, mut op) = self.admit(key, owner, limits);
         copied::append(&mut op.value, value);
         op.item = item;
         op.action = action;
-        let mode = self.topology.mode();
-        op.machine = Machine::Mutate(match stamps {
-            None => Mutate::new(mode, version, limits),
-            Some(stamps) => Mutate::fill(mode, version, stamps, limits),
-        });
+        op.machine = Machine::Mutate(machine);
         self.begin(at, op, now)
     }
 

@@ -119,8 +119,11 @@ impl RegionView {
     pub fn acknowledges_in(&self, place: usize, hash: KeyHash, config_id: u32) -> Option<u32> {
         let home = self.home(place, hash)?;
         let header = bucket::header(&home.bucket.words());
-        let is_present = header.config_id == config_id && !header.recovering;
-        is_present.then_some(header.epoch)
+        let serves = header.config_id == config_id && !header.recovering;
+        // As in `absent`: the range may hold another partition's index by now.
+        let partition = home.partition();
+        let is_present = || self.is_window(partition, self.windows[partition].window_id);
+        (serves && is_present()).then_some(header.epoch)
     }
 
     /// Whether the backend has moved to another process: this one takes nothing any more.

@@ -8,7 +8,7 @@
 //! | 5 | 1 | spill | how many buckets behind this one may hold entries whose home it is |
 //! | 6 | 2 | flags | 1 *overflowed*: the side table holds entries of this home, ask by message; 2 *recovering*: gives no vote |
 //! | 8 | 4 | epoch | of the shard; a vote counts only with votes of the same epoch |
-//! | 12 | 20 | reserved, zero | a floor per bucket and the ordered queue's pending mark will stand here |
+//! | 12 | 20 | reserved, zero | a floor per bucket may stand here |
 //! | 32 | 15 x 32 | index entries | |
 //!
 //! 512 bytes, aligned to 512, so that no bucket straddles a page.
