@@ -51,7 +51,7 @@ pub use store::{
 };
 #[cfg(feature = "etcd")]
 pub use store::{
-    EtcdSettings, EtcdStore, Founder, FounderRegistration, Founders, Held, Leadership,
+    EtcdAccess, EtcdSettings, EtcdStore, Founder, FounderRegistration, Founders, Held, Leadership,
     SpareRegistration, TlsFiles,
 };
 pub use token::{

@@ -52,6 +52,7 @@ pub use service::{AssignerClient, AssignerServer};
 pub use session::{JoinOptions, Session, SessionEnd, Status};
 pub use store::StoreAddress;
 pub use trefoil_channel::Security;
+pub use trefoil_etcd::{EtcdAccess, TlsFiles};
 pub use view::{ServerInfo, View};
 pub use vitals::{LastLoss, Vitals};
 pub use watcher::Watcher;

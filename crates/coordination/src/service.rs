@@ -28,6 +28,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status};
 use trefoil_channel::{Right, Security, failure_text, permit};
 use trefoil_endpoint::{Drain, Process, Samples};
+use trefoil_etcd::EtcdAccess;
 use trefoil_sharder::coordination::{StoreError, Told};
 use trefoil_sharder::{AssignmentVersion, Freeze, ServerId};
 
@@ -60,7 +61,7 @@ impl AssignerServer {
         security
             .check_listen(listen)
             .map_err(|error| failed(std::io::Error::other(error)))?;
-        let opened = Store::open(store)?;
+        let opened = Store::open(store, &options.etcd)?;
         let listener = TcpListener::bind(listen).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         if options.address.is_empty() {
@@ -228,19 +229,21 @@ impl AssignerClient {
     }
 
     /// The assigners that lead, by what their store says: those that follow are
-    /// not in it.
+    /// not in it. `access` is how this process comes into etcd, `security` what
+    /// protects the connections to the assigners.
     ///
     /// # Errors
     /// The store does not answer, or nobody leads anything in it.
     pub async fn of_store(
         store: &StoreAddress,
+        access: &EtcdAccess,
         security: Security,
     ) -> Result<Self, CoordinationError> {
         let failed = |reason: String| CoordinationError::Store {
             store: store.to_string(),
             reason,
         };
-        let opened = Store::open(store)?;
+        let opened = Store::open(store, access)?;
         let leaders = async {
             let mut hosts = Vec::new();
             for corpus in opened.corpora().await? {

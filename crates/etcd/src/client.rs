@@ -185,6 +185,24 @@ impl EtcdClient {
         .await
     }
 
+    /// A call of the caller's own, to the member that answered last, and to nobody else: after
+    /// a failure the next call goes to the next member. It is sent once, but for one that etcd
+    /// did not look at because the token of before had ended.
+    pub async fn call_once<M, T, F, A>(&self, message: M, send: F) -> Result<T, EtcdError>
+    where
+        M: Clone,
+        F: Fn(Channel, Request<M>) -> A,
+        A: Future<Output = Result<Response<T>, Status>>,
+    {
+        let reach = self.reach.now();
+        let current = self.current.load(Ordering::Relaxed);
+        let answer = self.call_member(&reach, current, &message, &send).await;
+        if answer.is_err() {
+            self.turn_from(current);
+        }
+        answer
+    }
+
     /// Asks each member at most once, beginning with the one that answered last.
     async fn call<M, T, F, A>(&self, message: M, send: F) -> Result<T, EtcdError>
     where
@@ -201,14 +219,19 @@ impl EtcdClient {
                 Err(error) if error.is_outage() => last = error,
                 Err(error) => return Err(error),
             }
-            let _ = self.current.compare_exchange(
-                current,
-                current.wrapping_add(1),
-                Ordering::Relaxed,
-                Ordering::Relaxed,
-            );
+            self.turn_from(current);
         }
         Err(last)
+    }
+
+    /// The next call goes to the next member, unless somebody else has seen to that.
+    fn turn_from(&self, current: usize) {
+        let _ = self.current.compare_exchange(
+            current,
+            current.wrapping_add(1),
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        );
     }
 
     async fn call_member<M, T, F, A>(

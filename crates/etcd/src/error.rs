@@ -37,4 +37,15 @@ impl EtcdError {
     pub fn is_outage(&self) -> bool {
         matches!(self, EtcdError::Unavailable(_) | EtcdError::Exhausted(_))
     }
+
+    /// Whether a connection ended early, as with one that speaks TLS where the other side does
+    /// not, or shows no certificate that is taken.
+    pub fn is_broken_off(&self) -> bool {
+        let EtcdError::Unavailable(reason) = self else {
+            return false;
+        };
+        ["broken pipe", "closed", "reset", "alert"]
+            .iter()
+            .any(|word| reason.contains(word))
+    }
 }

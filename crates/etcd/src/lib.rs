@@ -3,6 +3,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | `access` | certificates and users by the environment; what may be in the clear |
 //! | `options` | where etcd is and how one comes in |
 //! | `reach` | channels after what certificates' and passwords' files hold now |
 //! | `client` | calls: one member at a time, the next one after a failure |
@@ -13,6 +14,7 @@
 //! that it has passed on. What must not be overwritten is compared by its revision
 //! in the transaction that writes.
 
+mod access;
 mod client;
 mod error;
 mod generated;
@@ -21,6 +23,7 @@ mod reach;
 mod transaction;
 mod watch;
 
+pub use access::EtcdAccess;
 pub use client::{EtcdClient, Found, Stored};
 pub use error::EtcdError;
 pub use options::{Credentials, EtcdOptions, TlsFiles};

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
-use tokio_postgres::{AsyncMessage, Client, NoTls};
+use tokio_postgres::{AsyncMessage, Client};
 
 /// Notifications between the connection and the relay; when they are full, the
 /// server keeps the rest.
@@ -218,11 +218,7 @@ impl Listener {
         let database = self.options.database.clone();
         let beats = database.connect().await?;
         self.check(&beats.client).await?;
-        let (listening, mut connection) = database
-            .config()
-            .connect(NoTls)
-            .await
-            .map_err(|e| database.error(&e))?;
+        let (listening, mut connection) = database.dial().await?;
         let (sender, notes) = mpsc::channel(BUFFER);
         let driver = tokio::spawn(async move {
             while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {

@@ -1,6 +1,6 @@
 //! A Postgres server of one's own in a temporary folder: for tests,
-//! measurements and demonstrations. Reached by a Unix socket only; stopped and
-//! removed when the value is dropped.
+//! measurements and demonstrations. Reached by a Unix socket, and by TCP only if
+//! its settings say so; stopped and removed when the value is dropped.
 
 use std::ffi::OsStr;
 use std::io;
@@ -21,6 +21,8 @@ pub struct Throwaway {
     folder: TempDir,
     programs: PathBuf,
     root: bool,
+    /// Part of its socket's name, if it is not the usual one.
+    port: Option<String>,
 }
 
 /// What could not be done.
@@ -57,14 +59,27 @@ impl Throwaway {
     /// # Errors
     /// Postgres is not installed, or does not start.
     pub fn with_settings(settings: &[(&str, &str)]) -> Result<Self, ThrowawayError> {
+        let server = Self::prepare(settings)?;
+        server.launch()?;
+        Ok(server)
+    }
+
+    /// The same, but for the start: [`put`](Self::put) what it needs, then
+    /// [`launch`](Self::launch) it.
+    ///
+    /// # Errors
+    /// Postgres is not installed.
+    pub fn prepare(settings: &[(&str, &str)]) -> Result<Self, ThrowawayError> {
         let programs = programs().ok_or(ThrowawayError::Missing)?;
         // A short path: names of sockets have a limit.
         let folder = tempfile::Builder::new().prefix("tf-pg-").tempdir()?;
         let root = is_root();
+        let port = settings.iter().rev().find(|(name, _)| *name == "port");
         let server = Throwaway {
             folder,
             programs,
             root,
+            port: port.map(|&(_, port)| port.to_owned()),
         };
         server.give_away()?;
         let data = server.data();
@@ -74,8 +89,31 @@ impl Throwaway {
         arguments.push(data.as_os_str());
         server.program("initdb", &arguments)?;
         server.configure(settings)?;
-        server.launch()?;
         Ok(server)
+    }
+
+    /// Puts a file into its data, for nobody else to read: `pg_hba.conf`,
+    /// `server.crt`, `server.key`, `root.crt`. Counts from the next start, or
+    /// after [`reload`](Self::reload).
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn put(&self, name: &str, text: &str) -> Result<(), ThrowawayError> {
+        let path = self.data().join(name);
+        std::fs::write(&path, text)?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+        if let Some(owner) = self.owner()? {
+            chown(path, Some(owner), None)?;
+        }
+        Ok(())
+    }
+
+    /// Has it read its files again.
+    ///
+    /// # Errors
+    /// It does not run.
+    pub fn reload(&self) -> Result<(), ThrowawayError> {
+        self.control(&[OsStr::new("reload")])
     }
 
     /// Adds settings; they count from the next start.
@@ -144,7 +182,8 @@ impl Throwaway {
     /// Address of one of its databases; `postgres` is there from the start.
     pub fn address(&self, database: &str) -> String {
         let folder = self.folder.path().display();
-        format!("host={folder} user=postgres dbname={database}")
+        let port = self.port.as_deref().unwrap_or("5432");
+        format!("host={folder} port={port} user=postgres dbname={database}")
     }
 
     /// What the server has logged.
@@ -164,10 +203,10 @@ impl Throwaway {
         self.program("pg_ctl", &arguments)
     }
 
-    /// Lets the server's user own the folder.
-    fn give_away(&self) -> Result<(), ThrowawayError> {
+    /// The server's user, if it is not this one.
+    fn owner(&self) -> Result<Option<u32>, ThrowawayError> {
         if !self.root {
-            return Ok(());
+            return Ok(None);
         }
         let id = Command::new("id").args(["-u", USER]).output()?;
         let id = String::from_utf8_lossy(&id.stdout).trim().parse();
@@ -175,8 +214,16 @@ impl Throwaway {
             program: "id".into(),
             output: format!("there is no user {USER}"),
         })?;
+        Ok(Some(id))
+    }
+
+    /// Lets the server's user own the folder.
+    fn give_away(&self) -> Result<(), ThrowawayError> {
+        let Some(owner) = self.owner()? else {
+            return Ok(());
+        };
         let folder = self.folder.path();
-        chown(folder, Some(id), None)?;
+        chown(folder, Some(owner), None)?;
         // Clients of other users reach the socket.
         std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o755))?;
         Ok(())

@@ -31,6 +31,7 @@ pub struct Builder<V> {
     notices: bool,
     expires: Option<Box<Expires<V>>>,
     idle: Option<Duration>,
+    stale_max: Option<Duration>,
     memory: u64,
     cpu: f64,
     hasher: KeyHasher,
@@ -80,6 +81,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
             notices: false,
             expires: None,
             idle: None,
+            stale_max: None,
             memory: 256 << 20,
             cpu: cpu as f64,
             hasher: KeyHasher::default(),
@@ -177,6 +179,41 @@ impl<V: Send + Sync + 'static> Builder<V> {
     #[must_use]
     pub fn idle(mut self, unused: Duration) -> Self {
         self.idle = Some(unused);
+        self
+    }
+
+    /// A bound on how old what is served may be, for a linklet that a relay keeps
+    /// fresh ([`sink`](Linklet::sink)). An object of which it is not known that it
+    /// contained, within this time, everything that had been acknowledged by the
+    /// database, is not served: the relay is away or behind, or has told nothing yet.
+    /// [`staleness`](Linklet::staleness) is what is compared.
+    ///
+    /// [`read_or_load`](Linklet::read_or_load) and
+    /// [`get_or_load`](Linklet::get_or_load) load it anew, for this caller and those
+    /// who wait for the same load, and keep nothing: while the relay is away the
+    /// database answers every read. What a load brings is as fresh as a read of the
+    /// database that begins with it. If the database cannot be read either, the
+    /// loader's error says so ([`Error::Load`](crate::Error::Load)).
+    ///
+    /// [`read`](Linklet::read), [`read_copy`](Linklet::read_copy) and
+    /// [`get`](Linklet::get), which load nothing, refuse it with
+    /// [`Error::Stale`](crate::Error::Stale); so do [`update`](Linklet::update),
+    /// [`upsert`](Linklet::upsert), [`update_async`](Linklet::update_async) and
+    /// [`each_owned`](Linklet::each_owned), whatever they would find. What looks at no
+    /// object, `insert`, `remove` and `commit`, is carried out.
+    ///
+    /// Choose several times the relay's heartbeat (100 ms). Unless it is said, what is
+    /// kept is served however long ago the relay was heard.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use trefoil_linklet::{Builder, Linklet, PlainMarshal};
+    /// let books: Builder<String> = Linklet::builder("books", PlainMarshal)
+    ///     .stale_max(Duration::from_secs(5));
+    /// ```
+    #[must_use]
+    pub fn stale_max(mut self, max: Duration) -> Self {
+        self.stale_max = Some(max);
         self
     }
 
@@ -321,6 +358,7 @@ impl<V: Send + Sync + 'static> Builder<V> {
             lifetimes,
             events,
             notices: self.notices,
+            stale_max: self.stale_max,
         }));
         let life = Life::new(Arc::clone(&store), session.clone(), self.config.clone())?;
         let inner = Arc::new(Inner::new(

@@ -101,6 +101,22 @@ pub enum Error {
         /// The one that is followed, if any.
         followed: Option<History>,
     },
+    /// It is not known whether what is kept was fresh lately
+    /// ([`Builder::stale_max`](crate::Builder::stale_max)), and this call loads nothing.
+    #[error(
+        "what is kept may be older than {max:?} ({}): the relay of the database's changes is away \
+         or behind; read_or_load and get_or_load ask the database",
+        known.map_or_else(
+            || "nothing has been told yet".to_owned(),
+            |known| format!("it was known to be fresh {known:?} ago")
+        )
+    )]
+    Stale {
+        /// The bound.
+        max: Duration,
+        /// How old it may be; nothing if no relay has told anything.
+        known: Option<Duration>,
+    },
     /// This server was taken for dead and replaced, or has left.
     #[error("this server is no member (any more): ask for the newest assignment")]
     NotMember,
@@ -256,6 +272,7 @@ impl From<Error> for Status {
             | Error::NoLease
             | Error::TooFewCopies { .. }
             | Error::NotMember
+            | Error::Stale { .. }
             | Error::Busy { .. }
             | Error::Unsettled { .. } => Code::Unavailable,
             Error::NoRoom { .. } | Error::NoRoomForCopy { .. } => Code::ResourceExhausted,

@@ -4,10 +4,12 @@
 //! round. So whoever stores a value asks under the part's lock; a change that is
 //! told later finds the value there.
 
+use crate::error::Error;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
+use trefoil_coordination::BootInstant;
 use trefoil_freshness_core::event::{Gap, Progress};
 use trefoil_freshness_core::position::Place;
 use trefoil_freshness_core::table::{
@@ -26,16 +28,39 @@ pub(crate) struct Fresh {
     history: AtomicU64,
     /// Up to where every value that is kept is fresh; 0 while that is unknown.
     reached: watch::Sender<u64>,
+    /// For how long what is kept may be served after it was known to be fresh.
+    limit: Option<Limit>,
 }
 
-impl Default for Fresh {
-    fn default() -> Self {
-        Fresh {
-            table: Mutex::new(FreshTable::new(SLOTS_DEFAULT)),
-            connected: AtomicBool::new(false),
-            history: AtomicU64::new(0),
-            reached: watch::Sender::new(0),
+/// Until when what is kept may be served. It goes by the clock that does not stand
+/// still while the machine is suspended.
+#[derive(Debug)]
+struct Limit {
+    max: Duration,
+    origin: BootInstant,
+    /// Nanoseconds since `origin`; 0 while nothing is known.
+    until_ns: AtomicU64,
+}
+
+impl Limit {
+    fn new(max: Duration) -> Self {
+        Limit {
+            max,
+            origin: BootInstant::now(),
+            until_ns: AtomicU64::new(0),
         }
+    }
+
+    /// What is kept was fresh so long ago.
+    fn known(&self, age: Duration, now: Duration) {
+        let until = (now + self.max).saturating_sub(age);
+        let until_ns = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
+        self.until_ns.fetch_max(until_ns, Ordering::AcqRel);
+    }
+
+    #[inline]
+    fn is_over(&self, now: Duration) -> bool {
+        now.as_nanos() >= u128::from(self.until_ns.load(Ordering::Acquire))
     }
 }
 
@@ -84,6 +109,18 @@ fn id(hash: KeyHash) -> u64 {
 }
 
 impl Fresh {
+    /// `stale_max`: for how long what is kept may be served after it was known to be
+    /// fresh; nothing: for ever.
+    pub(crate) fn new(stale_max: Option<Duration>) -> Self {
+        Fresh {
+            table: Mutex::new(FreshTable::new(SLOTS_DEFAULT)),
+            connected: AtomicBool::new(false),
+            history: AtomicU64::new(0),
+            reached: watch::Sender::new(0),
+            limit: stale_max.map(Limit::new),
+        }
+    }
+
     fn table(&self) -> MutexGuard<'_, FreshTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -198,6 +235,27 @@ impl Fresh {
         self.table().staleness(Instant::now())
     }
 
+    /// Whether what is kept may not be served, because it is not known whether it was
+    /// fresh lately. To be asked before the value is looked at.
+    #[inline]
+    pub(crate) fn is_late(&self) -> bool {
+        match &self.limit {
+            None => false,
+            Some(limit) => limit.is_over(limit.origin.elapsed()),
+        }
+    }
+
+    /// Refuses what is kept, if it may not be served.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        match &self.limit {
+            Some(limit) if self.is_late() => Err(Error::Stale {
+                max: limit.max,
+                known: self.staleness(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
     /// What has to go; then `begun_here`.
     pub(crate) fn begin(&self, place: &Place) -> Sweep {
         self.connected.store(true, Ordering::Release);
@@ -241,6 +299,9 @@ impl Fresh {
         let position = {
             let mut table = self.table();
             table.progress(progress);
+            if let (Some(limit), Some(age)) = (&self.limit, table.staleness(Instant::now())) {
+                limit.known(age, limit.origin.elapsed());
+            }
             table.position()
         };
         self.reached.send_replace(position);
@@ -248,5 +309,44 @@ impl Fresh {
 
     pub(crate) fn position(&self) -> u64 {
         self.table().position()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_served_for_so_long_after_it_was_known_to_be_fresh() {
+        let s = Duration::from_secs;
+        let limit = Limit::new(s(10));
+        assert!(limit.is_over(s(0)), "nothing is known");
+        limit.known(s(3), s(100));
+        assert!(!limit.is_over(s(100)) && !limit.is_over(s(106)));
+        assert!(limit.is_over(s(107)) && limit.is_over(s(1_000)));
+        // News that are older than what is known take nothing back.
+        limit.known(s(9), s(101));
+        assert!(!limit.is_over(s(106)));
+        // Older than anything may be.
+        limit.known(s(500), s(120));
+        assert!(limit.is_over(s(120)));
+        limit.known(s(0), s(120));
+        assert!(!limit.is_over(s(129)) && limit.is_over(s(130)));
+    }
+
+    #[test]
+    fn without_a_limit_nothing_is_late_and_with_one_progress_decides() {
+        assert!(!Fresh::new(None).is_late());
+        let fresh = Fresh::new(Some(Duration::from_secs(3_600)));
+        assert!(fresh.is_late());
+        let progress = |position, age_s| {
+            // Nothing, on a host that was started just now.
+            let as_of = Instant::now().checked_sub(Duration::from_secs(age_s));
+            fresh.progress(Progress { position, as_of });
+        };
+        progress(1, 7_200);
+        assert!(matches!(fresh.check(), Err(Error::Stale { .. })));
+        progress(2, 1);
+        assert!(fresh.check().is_ok());
     }
 }

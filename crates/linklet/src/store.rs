@@ -91,6 +91,7 @@ pub(crate) struct StoreOptions<V> {
     pub(crate) lifetimes: Lifetimes<V>,
     pub(crate) events: Events,
     pub(crate) notices: bool,
+    pub(crate) stale_max: Option<Duration>,
 }
 
 impl<V: 'static> Store<V> {
@@ -101,7 +102,7 @@ impl<V: 'static> Store<V> {
             replication: options.replication,
             marshaller: options.marshaller,
             has_loader: options.has_loader,
-            fresh: Fresh::default(),
+            fresh: Fresh::new(options.stale_max),
             flights: Flights::default(),
             meters: Meters::new(Instant::now()),
             counters: Counters::default(),

@@ -415,6 +415,7 @@ mod tests {
             lifetimes: Lifetimes::new(None, Some(IDLE)),
             events,
             notices: false,
+            stale_max: None,
         }));
         let mut objects = Objects::new(Arc::clone(&store));
         let config = Config {

@@ -7,8 +7,8 @@ use std::net::{SocketAddr, TcpListener};
 use std::process::ExitCode;
 use tokio::runtime::Runtime;
 use trefoil_coordination::{
-    AssignerAddress, AssignerClient, AssignerServer, CoordinationError, NodeOptions, Security,
-    StoreAddress,
+    AssignerAddress, AssignerClient, AssignerServer, CoordinationError, EtcdAccess, NodeOptions,
+    Security, StoreAddress,
 };
 use trefoil_sharder::{BalanceConfig, Freeze};
 use trefoil_tls::CertUse;
@@ -45,6 +45,7 @@ fn serve(runtime: &Runtime, args: AssignerArgs) -> Outcome {
         lease: args.lease,
         closed: !args.corpus.is_empty(),
         security,
+        etcd: etcd_access(&store)?,
         ..NodeOptions::default()
     };
     if let Some(address) = args.advertise {
@@ -179,11 +180,20 @@ pub(crate) async fn client(address: &AssignerAddressArgs) -> Result<AssignerClie
     let security = security.map_err(Failure::of)?;
     if address.assigner.starts_with("etcd://") {
         let store: StoreAddress = address.assigner.parse().map_err(usage)?;
-        let found = AssignerClient::of_store(&store, security).await;
+        let access = etcd_access(&store)?;
+        let found = AssignerClient::of_store(&store, &access, security).await;
         return found.map_err(Failure::of);
     }
     let hosts: AssignerAddress = address.assigner.parse().map_err(usage)?;
     Ok(AssignerClient::with(hosts, security))
+}
+
+/// How this process comes into etcd, by the environment, like cells.
+fn etcd_access(store: &StoreAddress) -> Result<EtcdAccess, Failure> {
+    match store {
+        StoreAddress::Etcd { .. } => EtcdAccess::from_environment().map_err(Failure::of),
+        StoreAddress::Memory | StoreAddress::File(_) => Ok(EtcdAccess::default()),
+    }
 }
 
 fn usage(error: CoordinationError) -> Failure {

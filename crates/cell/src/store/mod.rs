@@ -17,7 +17,7 @@ pub use embedded::EmbeddedStore;
 pub use ending::is_ending;
 #[cfg(feature = "etcd")]
 pub use etcd::{
-    EtcdSettings, EtcdStore, Founder, FounderRegistration, Founders, Held, Leadership,
+    EtcdAccess, EtcdSettings, EtcdStore, Founder, FounderRegistration, Founders, Held, Leadership,
     SpareRegistration, TlsFiles,
 };
 pub use file::FileError;

@@ -79,9 +79,13 @@ impl Place for InEtcd {
 }
 
 fn settings() -> EtcdSettings {
+    with_access(EtcdAccess::default())
+}
+
+fn with_access(access: EtcdAccess) -> EtcdSettings {
     EtcdSettings {
+        access,
         lease: LEASE,
-        ..EtcdSettings::default()
     }
 }
 
@@ -586,13 +590,14 @@ impl Authority {
 
 fn with_tls(files: &EtcdTls, has_identity: bool) -> EtcdSettings {
     let identity = (files.certificate.clone(), files.key.clone());
-    EtcdSettings {
-        tls: Some(trefoil_cell::TlsFiles {
-            authority: files.authority.clone(),
-            identity: has_identity.then_some(identity),
-        }),
-        ..settings()
-    }
+    let tls = trefoil_cell::TlsFiles {
+        authority: files.authority.clone(),
+        identity: has_identity.then_some(identity),
+    };
+    with_access(EtcdAccess {
+        tls: Some(tls),
+        ..EtcdAccess::default()
+    })
 }
 
 #[test]
@@ -616,7 +621,7 @@ fn certificates_are_shown_and_looked_at() {
 
     let stranger = Authority::new().files(home.path(), "stranger");
     let mut other_identity = with_tls(&client, true);
-    let tls = other_identity.tls.as_mut().unwrap();
+    let tls = other_identity.access.tls.as_mut().unwrap();
     tls.identity = Some((stranger.certificate.clone(), stranger.key.clone()));
     for (settings, hint) in [
         (settings(), "name its authority in TREFOIL_ETCD_CA"),
@@ -664,10 +669,10 @@ fn users_are_let_in_by_their_passwords() {
         password("wrong", "open-barley\n"),
     );
     let open = |user: Option<(&str, &PathBuf)>| {
-        let settings = EtcdSettings {
+        let settings = with_access(EtcdAccess {
             user: user.map(|(user, file)| (user.to_owned(), file.clone())),
-            ..settings()
-        };
+            ..EtcdAccess::default()
+        });
         EtcdStore::open(&address, &settings).unwrap()
     };
     // Whoever came before passwords were asked for stays in with one.
@@ -779,10 +784,10 @@ fn another_password_is_taken_while_it_runs() {
     std::fs::write(&file, "open-sesame\n").unwrap();
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
     let address: EtcdAddress = format!("etcd://{}/c", etcd.host()).parse().unwrap();
-    let settings = EtcdSettings {
+    let settings = with_access(EtcdAccess {
         user: Some(("cells".to_owned(), file.clone())),
-        ..settings()
-    };
+        ..EtcdAccess::default()
+    });
     let store = EtcdStore::open(&address, &settings).unwrap();
     store.compare_and_swap(None, &config(1)).unwrap();
     for line in [

@@ -5,6 +5,7 @@ use crate::limits;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use trefoil_channel::Security;
+use trefoil_etcd::EtcdAccess;
 use trefoil_sharder::BalanceConfig;
 
 /// How an assigner works.
@@ -31,6 +32,9 @@ pub struct NodeOptions {
     pub closed: bool,
     /// What protects its service.
     pub security: Security,
+    /// How it comes into etcd, if its store is there. Nothing is sent in the clear to another
+    /// host unless this says so.
+    pub etcd: EtcdAccess,
 }
 
 impl Default for NodeOptions {
@@ -46,6 +50,7 @@ impl Default for NodeOptions {
             corpora: BTreeMap::new(),
             closed: false,
             security: Security::default(),
+            etcd: EtcdAccess::default(),
         }
     }
 }

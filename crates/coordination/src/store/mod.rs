@@ -21,6 +21,7 @@ use etcd::{EtcdCorpus, EtcdStore};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
+use trefoil_etcd::EtcdAccess;
 use trefoil_sharder::coordination::{CandidateId, Reply, Request, StoreError};
 use trefoil_sharder::{AssignmentVersion, Freeze, ServerId};
 
@@ -56,8 +57,11 @@ impl Store {
         Store::Embedded(Arc::new(EmbeddedFile::none()))
     }
 
-    /// Opens what the address names.
-    pub(crate) fn open(address: &StoreAddress) -> Result<Self, CoordinationError> {
+    /// Opens what the address names; `access` is for etcd.
+    pub(crate) fn open(
+        address: &StoreAddress,
+        access: &EtcdAccess,
+    ) -> Result<Self, CoordinationError> {
         match address {
             StoreAddress::Memory => Ok(Store::embedded()),
             StoreAddress::File(path) => {
@@ -68,11 +72,11 @@ impl Store {
                 Ok(Store::Embedded(Arc::new(file)))
             }
             StoreAddress::Etcd { hosts, prefix } => {
-                let store =
-                    EtcdStore::new(hosts, prefix).map_err(|reason| CoordinationError::Store {
-                        store: address.to_string(),
-                        reason,
-                    })?;
+                let store = EtcdStore::new(hosts, prefix, access);
+                let store = store.map_err(|reason| CoordinationError::Store {
+                    store: address.to_string(),
+                    reason,
+                })?;
                 Ok(Store::Etcd(store))
             }
         }

@@ -134,8 +134,7 @@ async fn gated(
             .with_ack_lsn(Lsn(found.max(taken.min(start))));
     }
     let error = |e| database.replication_error(slot, &e);
-    let stream = ReplicationClient::connect_gated(config).await;
-    let mut stream = stream.map_err(error)?;
+    let mut stream = database.replicate(config).await?;
     let identity = stream.identify_system().await.map_err(error)?;
     let mut history = format!("{}/{}", identity.system_id, identity.timeline);
     if options.restart_is_gap {

@@ -62,10 +62,12 @@ impl<V: Send + Sync + 'static> Linklet<V> {
 impl<V: Send + Sync + 'static> EachOwned<V> {
     /// The next part; `None` at the end. [`Error::NoLease`]: nothing may be served
     /// now, and the same part can be asked for again. [`Error::NotMember`]: the
-    /// membership in which it was begun is over.
+    /// membership in which it was begun is over. [`Error::Stale`]: what is kept may
+    /// be too old; likewise.
     pub async fn next(&mut self) -> Result<Option<Vec<Owned<V>>>, Error> {
         while let Some(rest) = self.rest {
             let store = &self.linklet.inner().store;
+            store.fresh.check()?;
             let served = |until| store.clock() < until;
             let (part, last) = store
                 .table

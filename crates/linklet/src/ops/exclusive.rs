@@ -71,6 +71,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
             self.count(&permitted);
             permitted?;
         }
+        store.fresh.check()?;
         // After the wait: the key may have changed meanwhile.
         let looked = self.look_at(Access::Commit, at, &mut wait).await?;
         let Some(seen) = looked.seen(Shown::Fresh) else {

@@ -128,8 +128,10 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         let at = store.key(key);
         let found = self
             .run(at, Access::Read, |visit, _| {
+                let is_late = store.fresh.is_late();
                 visit
                     .get()
+                    .filter(|_| !is_late)
                     .map(|entry| (Arc::clone(&entry.value), entry.stamp))
             })
             .await?;
@@ -150,7 +152,11 @@ impl<V: Send + Sync + 'static> Linklet<V> {
             Counters::one(&counters.hits);
             return Ok(Some(found));
         }
-        let loader = inner.loader.as_ref().ok_or(Error::NoLoader)?;
+        let Some(loader) = &inner.loader else {
+            // It may be here, and not to be served.
+            inner.store.fresh.check()?;
+            return Err(Error::NoLoader);
+        };
         Counters::one(&counters.misses);
         loop {
             match inner.store.flights.join(key) {
@@ -210,6 +216,12 @@ impl<V: Send + Sync + 'static> Linklet<V> {
                 token = store.fresh.contains(token, place);
             }
             let value = loaded.map(|loaded| Arc::new(loaded.value));
+            if store.fresh.is_late() {
+                // It would not be served to anybody; what is there stays until the relay is
+                // heard, which tells whether it was changed.
+                let stamp = store.fresh.unkept(token);
+                return (Ok(value.map(|value| (value, stamp))), true);
+            }
             let stored = match &value {
                 Some(value) => self.store_loaded(key, wanted, value, token).await,
                 None => Ok(store

@@ -111,7 +111,8 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         let at = self.inner().store.key(key);
         let held = self
             .run(at, Access::Read, |visit, gate| {
-                visit.get().map(|entry| Held {
+                let served = self.inner().store.fresh.check();
+                let found = visit.get().map(|entry| Held {
                     key: key.to_vec(),
                     value: Arc::clone(&entry.value),
                     version: entry.version,
@@ -120,9 +121,10 @@ impl<V: Send + Sync + 'static> Linklet<V> {
                         Gate::Owned { token, .. } => Some(token),
                         Gate::Copy => None,
                     },
-                })
+                });
+                found.map(|held| served.map(|()| held)).transpose()
             })
-            .await?;
+            .await??;
         self.inner()
             .store
             .meters
@@ -146,15 +148,20 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         let key = self.inner().store.key(key);
         let mut visit = self.inner().store.table.visit(key);
         self.gate(&visit, access)?;
-        Some(visit.get().map(|entry| Arc::clone(&entry.value)))
+        let is_late = self.inner().store.fresh.is_late();
+        let found = visit.get().map(|entry| Arc::clone(&entry.value));
+        // The other way says why.
+        (!is_late || found.is_none()).then_some(found)
     }
 
     async fn shared(&self, key: &[u8], access: Access) -> Result<Option<Arc<V>>, Error> {
         let key = self.inner().store.key(key);
         self.run(key, access, |visit, _| {
-            visit.get().map(|entry| Arc::clone(&entry.value))
+            let served = self.inner().store.fresh.check();
+            let found = visit.get().map(|entry| Arc::clone(&entry.value));
+            found.map(|value| served.map(|()| value)).transpose()
         })
-        .await
+        .await?
     }
 
     #[inline]

@@ -130,6 +130,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         V: Clone,
     {
         let store = &self.inner().store;
+        store.fresh.check()?;
         let at = store.key(key);
         let probe = store.meters.probe();
         let result = if store.replication == Replication::Strong {
@@ -163,6 +164,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         V: Clone,
     {
         let store = &self.inner().store;
+        store.fresh.check()?;
         let plan = |entry: Option<Seen<'_, V>>| {
             let (mut value, stamp) = match entry {
                 Some(entry) => (V::clone(entry.value), entry.stamp),

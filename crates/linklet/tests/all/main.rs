@@ -11,4 +11,5 @@ mod objects;
 mod room;
 mod security;
 mod spans;
+mod stale_max;
 mod strong;

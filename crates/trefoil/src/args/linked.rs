@@ -9,7 +9,7 @@ use std::time::Duration;
 
 #[derive(Args, Debug, Clone)]
 pub(crate) struct RelayArgs {
-    /// postgres://user:password@host:port/database, or key=value pairs; better in the environment than on the command line
+    /// postgres://user:password@host:port/database, or key=value pairs, with sslmode, sslrootcert, sslcert and sslkey as for libpq; better in the environment than on the command line
     #[arg(
         long,
         env = "TREFOIL_POSTGRES",
@@ -79,7 +79,7 @@ pub(crate) struct AssignerArgs {
     /// Address that others are told [default: that of --listen]
     #[arg(long, value_name = "HOST:PORT")]
     pub advertise: Option<String>,
-    /// embedded (forgets with the process), embedded:FILE, or etcd://host:port[,host:port…]/prefix for several assigners
+    /// embedded (forgets with the process), embedded:FILE, or etcd://host:port[,host:port…]/prefix for several assigners (certificates and passwords for etcd by TREFOIL_ETCD_CA and the others, as for cells)
     #[arg(long, value_name = "STORE", default_value = "embedded")]
     pub store: String,
     /// A corpus, and how many replicas its slices have; without any, every corpus that is asked for, with one

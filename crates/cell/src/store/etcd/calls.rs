@@ -99,20 +99,17 @@ impl Calls {
         address: &EtcdAddress,
         settings: &EtcdSettings,
     ) -> Result<Self, ConfigStoreError> {
-        settings.options(address)?;
-        let (of, at) = (settings.clone(), address.clone());
-        let read = move || {
-            let options = of.options(&at);
-            options.map_err(|error| EtcdError::Settings(error.to_string()))
-        };
-        let client = EtcdClient::new(settings.files(), read);
+        let access = &settings.access;
+        let (of, members) = (access.clone(), address.members());
+        let read = move || of.options(members.clone());
+        let client = EtcdClient::new(access.files(), read);
         let client = client.map_err(|error| ConfigStoreError::Refused {
             address: address.to_string(),
             reason: error.to_string(),
         })?;
         Ok(Calls {
             key: format!("{}/config", address.path()),
-            hint: settings.hint(),
+            hint: access.hint(),
             address: address.clone(),
             client: Arc::new(client),
             newest: Mutex::default(),
@@ -135,21 +132,11 @@ impl Calls {
     /// In the words of whoever uses a store.
     pub(super) fn translate(&self, error: EtcdError) -> ConfigStoreError {
         let address = self.address.to_string();
+        let hint = if error.is_broken_off() { self.hint } else { "" };
         match error {
-            EtcdError::Unavailable(reason) => {
-                let is_broken = reason.contains("broken pipe")
-                    || reason.contains("closed")
-                    || reason.contains("reset")
-                    || reason.contains("alert");
-                let hint = if is_broken { self.hint } else { "" };
-                ConfigStoreError::Unavailable {
-                    address,
-                    reason: format!("etcd cannot be reached: {reason}{hint}"),
-                }
-            }
-            EtcdError::Exhausted(_) => ConfigStoreError::Unavailable {
+            EtcdError::Unavailable(_) | EtcdError::Exhausted(_) => ConfigStoreError::Unavailable {
                 address,
-                reason: error.to_string(),
+                reason: format!("{error}{hint}"),
             },
             EtcdError::Refused(_) => ConfigStoreError::Refused {
                 address,

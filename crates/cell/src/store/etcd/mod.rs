@@ -42,7 +42,7 @@ pub use calls::Held;
 pub use control::{Leadership, SpareRegistration};
 pub use founding::{Founder, FounderRegistration, Founders};
 pub use settings::EtcdSettings;
-pub use trefoil_etcd::TlsFiles;
+pub use trefoil_etcd::{EtcdAccess, TlsFiles};
 
 use super::claim::{BackendLock, Claimed};
 use super::document::Incarnations;

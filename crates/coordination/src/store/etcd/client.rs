@@ -8,43 +8,34 @@ use crate::generated::etcd::lease_client::LeaseClient;
 use crate::generated::etcd::watch_client::WatchClient;
 use crate::limits::{MESSAGE_LEN_MAX, STORE_TIMEOUT};
 use std::future::Future;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use tokio::time::timeout;
-use tonic::transport::{Channel, Endpoint};
-use tonic::{Response, Status, Streaming};
+use tonic::transport::Channel;
+use tonic::{Request, Response, Status, Streaming};
+use trefoil_etcd::EtcdAccess;
 use trefoil_sharder::coordination::StoreError;
-
-/// An etcd that does not answer a ping for so long is given up.
-const PING_EVERY: Duration = Duration::from_secs(1);
 
 /// The members of one etcd.
 #[derive(Debug)]
 pub(crate) struct EtcdClient {
-    channels: Vec<Channel>,
-    current: AtomicUsize,
+    members: trefoil_etcd::EtcdClient,
+    /// What may be missing where etcd closes a connection without a word.
+    hint: &'static str,
 }
 
 pub(crate) type WatchStream = Streaming<etcd::WatchResponse>;
 
 impl EtcdClient {
-    pub(crate) fn new(hosts: &[String]) -> Result<Self, String> {
-        let channels = hosts
-            .iter()
-            .map(|host| {
-                let endpoint = Endpoint::from_shared(format!("http://{host}"))
-                    .map_err(|error| format!("\"{host}\": {error}"))?
-                    .connect_timeout(STORE_TIMEOUT)
-                    .http2_keep_alive_interval(PING_EVERY)
-                    .keep_alive_timeout(STORE_TIMEOUT)
-                    .keep_alive_while_idle(true)
-                    .tcp_nodelay(true);
-                Ok(endpoint.connect_lazy())
-            })
-            .collect::<Result<Vec<_>, String>>()?;
+    pub(crate) fn new(hosts: &[String], access: &EtcdAccess) -> Result<Self, String> {
+        let (of, hosts) = (access.clone(), hosts.to_vec());
+        let read = move || {
+            let mut options = of.options(hosts.clone())?;
+            options.member_timeout = STORE_TIMEOUT;
+            Ok(options)
+        };
+        let members = trefoil_etcd::EtcdClient::new(access.files(), read);
         Ok(EtcdClient {
-            channels,
-            current: AtomicUsize::new(0),
+            members: members.map_err(|error| error.to_string())?,
+            hint: access.hint(),
         })
     }
 
@@ -58,7 +49,7 @@ impl EtcdClient {
             range_end: prefix_end(prefix.as_bytes()),
             ..Default::default()
         };
-        self.call(|channel| async move {
+        self.call(request, |channel, request| async move {
             let mut kv = KvClient::new(channel).max_decoding_message_size(MESSAGE_LEN_MAX);
             kv.range(request).await
         })
@@ -72,7 +63,7 @@ impl EtcdClient {
             key: key.into(),
             ..Default::default()
         };
-        self.call(|channel| async move {
+        self.call(request, |channel, request| async move {
             let mut kv = KvClient::new(channel).max_decoding_message_size(MESSAGE_LEN_MAX);
             kv.range(request).await
         })
@@ -85,8 +76,10 @@ impl EtcdClient {
         &self,
         request: etcd::TxnRequest,
     ) -> Result<etcd::TxnResponse, StoreError> {
-        self.call(|channel| async move { KvClient::new(channel).txn(request).await })
-            .await
+        self.call(request, |channel, request| async move {
+            KvClient::new(channel).txn(request).await
+        })
+        .await
     }
 
     /// A lease of etcd; its id.
@@ -95,23 +88,28 @@ impl EtcdClient {
             ttl: lease.as_secs_f64().ceil() as i64,
             id: 0,
         };
-        self.call(|channel| async move { LeaseClient::new(channel).lease_grant(request).await })
-            .await
-            .map(|granted| granted.id)
+        self.call(request, |channel, request| async move {
+            LeaseClient::new(channel).lease_grant(request).await
+        })
+        .await
+        .map(|granted| granted.id)
     }
 
     /// Ends a lease, and with it the keys that are bound to it.
     pub(crate) async fn revoke(&self, id: i64) -> Result<(), StoreError> {
         let request = etcd::LeaseRevokeRequest { id };
-        self.call(|channel| async move { LeaseClient::new(channel).lease_revoke(request).await })
-            .await
-            .map(|_| ())
+        self.call(request, |channel, request| async move {
+            LeaseClient::new(channel).lease_revoke(request).await
+        })
+        .await
+        .map(|_| ())
     }
 
     /// Extends a lease; whether there still is one.
     pub(crate) async fn keep_alive(&self, id: i64) -> Result<bool, StoreError> {
-        let request = tokio_stream::once(etcd::LeaseKeepAliveRequest { id });
-        self.call(|channel| async move {
+        let request = etcd::LeaseKeepAliveRequest { id };
+        self.call(request, |channel, request: Request<_>| async move {
+            let request = request.map(tokio_stream::once);
             let answers = LeaseClient::new(channel).lease_keep_alive(request).await?;
             let answer = answers.into_inner().message().await?;
             answer
@@ -129,53 +127,41 @@ impl EtcdClient {
         prefix: &str,
         start_revision: i64,
     ) -> Result<(tokio::sync::mpsc::Sender<etcd::WatchRequest>, WatchStream), StoreError> {
-        let (requests, receiver) = tokio::sync::mpsc::channel(1);
         let create = etcd::WatchCreateRequest {
             key: prefix.into(),
             range_end: prefix_end(prefix.as_bytes()),
             start_revision,
             progress_notify: false,
         };
-        let request = etcd::WatchRequest {
-            request_union: Some(etcd::watch_request::RequestUnion::CreateRequest(create)),
-        };
-        // There is room for one, and nobody else sends.
-        let _ = requests.try_send(request);
-        let stream = tokio_stream::wrappers::ReceiverStream::new(receiver);
-        let answers = self
-            .call(|channel| async move {
-                WatchClient::new(channel)
-                    .max_decoding_message_size(MESSAGE_LEN_MAX)
-                    .watch(stream)
-                    .await
-            })
-            .await?;
-        Ok((requests, answers))
+        self.call(create, |channel, request: Request<_>| async move {
+            let (requests, receiver) = tokio::sync::mpsc::channel(1);
+            let request = request.map(|create| {
+                let request = etcd::WatchRequest {
+                    request_union: Some(etcd::watch_request::RequestUnion::CreateRequest(create)),
+                };
+                // There is room for one, and nobody else sends.
+                let _ = requests.try_send(request);
+                tokio_stream::wrappers::ReceiverStream::new(receiver)
+            });
+            let mut client = WatchClient::new(channel).max_decoding_message_size(MESSAGE_LEN_MAX);
+            let answers = client.watch(request).await?.into_inner();
+            Ok(Response::new((requests, answers)))
+        })
+        .await
     }
 
-    async fn call<T, F>(&self, call: impl FnOnce(Channel) -> F) -> Result<T, StoreError>
+    async fn call<M, T, F, A>(&self, message: M, send: F) -> Result<T, StoreError>
     where
-        F: Future<Output = Result<Response<T>, Status>>,
+        M: Clone,
+        F: Fn(Channel, Request<M>) -> A,
+        A: Future<Output = Result<Response<T>, Status>>,
     {
-        let current = self.current.load(Ordering::Relaxed);
-        let channel = self.channels[current % self.channels.len()].clone();
-        let reason = match timeout(STORE_TIMEOUT, call(channel)).await {
-            Ok(Ok(response)) => return Ok(response.into_inner()),
-            Ok(Err(status)) => describe(&status),
-            Err(_) => format!("etcd has not answered for {STORE_TIMEOUT:?}"),
-        };
-        let _ = self.current.compare_exchange(
-            current,
-            current.wrapping_add(1),
-            Ordering::Relaxed,
-            Ordering::Relaxed,
-        );
-        Err(StoreError::Unavailable(reason))
+        let answer = self.members.call_once(message, send).await;
+        answer.map_err(|error| {
+            let hint = if error.is_broken_off() { self.hint } else { "" };
+            StoreError::Unavailable(format!("{error}{hint}"))
+        })
     }
-}
-
-fn describe(status: &Status) -> String {
-    format!("etcd answers {:?}: {}", status.code(), status.message())
 }
 
 /// The store's revision as a header tells it.

@@ -27,6 +27,7 @@ use client::EtcdClient;
 use corpus::decode_leader;
 use keys::Keys;
 use std::sync::Arc;
+use trefoil_etcd::EtcdAccess;
 use trefoil_sharder::coordination::StoreError;
 
 /// An etcd that several installations may share.
@@ -38,9 +39,9 @@ pub(crate) struct EtcdStore {
 
 impl EtcdStore {
     /// Connects when it is first asked.
-    pub(crate) fn new(hosts: &[String], prefix: &str) -> Result<Self, String> {
+    pub(crate) fn new(hosts: &[String], prefix: &str, access: &EtcdAccess) -> Result<Self, String> {
         Ok(EtcdStore {
-            client: Arc::new(EtcdClient::new(hosts)?),
+            client: Arc::new(EtcdClient::new(hosts, access)?),
             prefix: prefix.to_owned(),
         })
     }

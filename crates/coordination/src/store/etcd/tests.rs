@@ -12,13 +12,14 @@ use process::{Etcd, PATIENCE};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::timeout;
+use trefoil_etcd::EtcdAccess;
 use trefoil_sharder::coordination::{CandidateId, Reply, Request, StoreError};
 use trefoil_sharder::{Assignment, AssignmentVersion, Capacity, Freeze, ServerId};
 
 const LEASE: Duration = Duration::from_secs(2);
 
 fn corpus(etcd: &Etcd, candidate: u64) -> EtcdCorpus {
-    let store = EtcdStore::new(&[etcd.host()], "p").unwrap();
+    let store = EtcdStore::new(&[etcd.host()], "p", &EtcdAccess::default()).unwrap();
     let writer = Writer {
         candidate: CandidateId(candidate),
         address: format!("assigner{candidate}:1"),

@@ -20,14 +20,16 @@ pub(crate) struct Running {
 impl Running {
     /// Begins it, and does not wait until it is ready.
     pub(crate) fn begin(program: impl Into<PathBuf>, arguments: &[&str]) -> Self {
-        let program = program.into();
-        let child = Command::new(&program)
-            .args(arguments)
+        Running::begin_by(Command::new(program.into()).args(arguments))
+    }
+
+    fn begin_by(command: &mut Command) -> Self {
+        let child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
-            .unwrap_or_else(|error| panic!("{}: {error}", program.display()));
+            .unwrap_or_else(|error| panic!("{command:?}: {error}"));
         Running {
             child,
             ready: String::new(),
@@ -35,7 +37,11 @@ impl Running {
     }
 
     pub(crate) fn start(program: impl Into<PathBuf>, arguments: &[&str]) -> Self {
-        let mut running = Running::begin(program, arguments);
+        Running::start_by(Command::new(program.into()).args(arguments))
+    }
+
+    pub(crate) fn start_by(command: &mut Command) -> Self {
+        let mut running = Running::begin_by(command);
         let mut stdout = BufReader::new(running.child.stdout.take().unwrap());
         let (said, hears) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
@@ -44,10 +50,10 @@ impl Running {
             said.send(read.map(|_| line))
         });
         let line = hears.recv_timeout(PATIENCE);
-        let line = line.unwrap_or_else(|_| panic!("{arguments:?}: it does not get ready"));
+        let line = line.unwrap_or_else(|_| panic!("{command:?}: it does not get ready"));
         let line = line.unwrap();
         let ready = line.trim_end().strip_prefix("ready ");
-        let ready = ready.unwrap_or_else(|| panic!("{arguments:?}: {line:?}"));
+        let ready = ready.unwrap_or_else(|| panic!("{command:?}: {line:?}"));
         ready.clone_into(&mut running.ready);
         running
     }
