@@ -77,7 +77,9 @@ fn key(number: u64) -> Vec<u8> {
 }
 
 fn count(value: &Vec<u8>) -> u64 {
-    value.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+    value
+        .first_chunk()
+        .map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
 impl Servers {
@@ -119,7 +121,9 @@ impl Servers {
                 view.is_assigned()
                     && slices.iter().all(|slice| slice.servers.len() == 2)
                     && owners.into_iter().all(|id| {
-                        slices.iter().any(|slice| slice.servers.first() == Some(&id))
+                        slices
+                            .iter()
+                            .any(|slice| slice.servers.first() == Some(&id))
                     })
             };
             if is_dealt {
@@ -153,7 +157,9 @@ impl Servers {
                 place(owner).ok_or("an owner that is not here")?,
                 place(copy).ok_or("a copy that is not here")?,
             );
-            self.linklets[owner].insert(&key, vec![0; OBJECT_LEN]).await?;
+            self.linklets[owner]
+                .insert(&key, vec![0; OBJECT_LEN])
+                .await?;
             objects.push(Object {
                 key,
                 owner,
@@ -182,10 +188,9 @@ impl Servers {
             }
             behind = still;
             if since.elapsed() > PATIENCE {
-                return Err(format!(
-                    "{} copies are behind after {PATIENCE:?}", behind.len()
-                )
-                .into());
+                return Err(
+                    format!("{} copies are behind after {PATIENCE:?}", behind.len()).into(),
+                );
             }
             if !behind.is_empty() {
                 sleep(Duration::from_millis(5)).await;
@@ -220,7 +225,10 @@ impl Most {
 /// Resident bytes of this process.
 fn resident() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
+    let pages = statm
+        .split(' ')
+        .nth(1)
+        .and_then(|pages| pages.parse::<u64>().ok());
     pages.unwrap_or(0) * rustix::param::page_size() as u64
 }
 
@@ -276,7 +284,10 @@ pub(crate) async fn run(args: Args) -> Result<bool, Failure> {
     for at in 0..SERVERS {
         servers.caught_up(&objects, at).await?;
     }
-    let (is_over, failed) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let (is_over, failed) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicU64::new(0)),
+    );
     let began = Instant::now();
     let mut updating = Vec::new();
     for updater in 0..UPDATERS {
@@ -320,7 +331,11 @@ pub(crate) async fn run(args: Args) -> Result<bool, Failure> {
     }
     let slowest = took.iter().copied().fold(0.0, f64::max);
     let mut verdict = Verdict::default();
-    verdict.exactly("times that streams were broken", took.len() as u64, args.breaks);
+    verdict.exactly(
+        "times that streams were broken",
+        took.len() as u64,
+        args.breaks,
+    );
     verdict.at_most("slowest to catch up", slowest, CAUGHT_UP_WITHIN, " s");
     verdict.add(
         "updates a second",
@@ -329,15 +344,30 @@ pub(crate) async fn run(args: Args) -> Result<bool, Failure> {
         rate >= args.rate as f64 * RATE_SHARE,
     );
     verdict.exactly("updates that failed", failed.load(Ordering::Relaxed), 0);
-    verdict.at_most("bytes of objects, of their bound", most.bytes_share, 1.0, "");
+    verdict.at_most(
+        "bytes of objects, of their bound",
+        most.bytes_share,
+        1.0,
+        "",
+    );
     // A window to each of the others, and what a frame may be above it.
     let config = Config::default();
     let window = (config.window_bytes + config.chunk_bytes) * (SERVERS - 1);
     let mib = |bytes: f64| bytes / f64::from(1 << 20);
     let (unconfirmed, bound) = (mib(most.unconfirmed), mib(window as f64));
-    verdict.at_most("sent and not confirmed, by one server", unconfirmed, bound, " MiB");
+    verdict.at_most(
+        "sent and not confirmed, by one server",
+        unconfirmed,
+        bound,
+        " MiB",
+    );
     let growth = mib(most.resident.saturating_sub(resident_before) as f64);
-    verdict.at_most("resident beyond what was before", growth, GROWTH_MIB_MAX, " MiB");
+    verdict.at_most(
+        "resident beyond what was before",
+        growth,
+        GROWTH_MIB_MAX,
+        " MiB",
+    );
     if args.json {
         let document = serde_json::json!({
             "rate": rate,

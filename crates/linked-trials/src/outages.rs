@@ -183,7 +183,9 @@ fn is_refused(error: &CallError) -> bool {
 async fn read_all_the_time(load: Arc<Load>, router: Router, reader: u64) {
     let mut at = reader;
     while !load.is_over.load(Ordering::Relaxed) {
-        at = at.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+        at = at
+            .wrapping_mul(0x5851_F42D_4C95_7F2D)
+            .wrapping_add(0x1405_7B7E_F767_814F);
         load.read(&router, (at >> 33) % load.lists).await;
         sleep(PAUSE).await;
     }
@@ -235,12 +237,17 @@ impl Trial {
         let since = Instant::now();
         let counts = || {
             let counts = self.load.commits.iter();
-            counts.map(|count| count.load(Ordering::Relaxed)).collect::<Vec<_>>()
+            counts
+                .map(|count| count.load(Ordering::Relaxed))
+                .collect::<Vec<_>>()
         };
         let before = counts();
         let mut resumed = None;
         loop {
-            let all = counts().iter().zip(&before).all(|(now, before)| now > before);
+            let all = counts()
+                .iter()
+                .zip(&before)
+                .all(|(now, before)| now > before);
             if all && resumed.is_none() {
                 resumed = Some(since.elapsed());
             }
@@ -284,7 +291,10 @@ impl Trial {
         self.resumed().await?;
         self.assigners[at].start(&other).await?;
 
-        self.begin("both assigners are killed and started again, first without the corpus", false);
+        self.begin(
+            "both assigners are killed and started again, first without the corpus",
+            false,
+        );
         let without = [&same[..], &["--only".to_owned(), "another".to_owned()]].concat();
         for assigner in &mut self.assigners {
             assigner.kill().await?;
@@ -332,13 +342,16 @@ async fn leads(address: &str) -> bool {
     };
     let document: serde_json::Value = serde_json::from_str(&document).unwrap_or_default();
     let corpora = document["corpora"].as_array().into_iter().flatten();
-    corpora.into_iter().any(|found| found["corpus"] == CORPUS && found["leads"] == true)
+    corpora
+        .into_iter()
+        .any(|found| found["corpus"] == CORPUS && found["leads"] == true)
 }
 
 /// Whether everything holds.
 pub(crate) async fn run(args: Args) -> Result<bool, Failure> {
     if args.servers < 3 || args.lists < WRITERS || args.lease_ms < 6_000 {
-        let what = "give at least 3 servers, 3 lists, and a lease of 6000 ms: a leader's in etcd is 3 s";
+        let what =
+            "give at least 3 servers, 3 lists, and a lease of 6000 ms: a leader's in etcd is 3 s";
         return Err(what.into());
     }
     let folder = tempfile::tempdir()?;
@@ -354,12 +367,13 @@ pub(crate) async fn run(args: Args) -> Result<bool, Failure> {
     for assigner in &mut assigners {
         assigner.start(&assigner_flags(lease)).await?;
     }
-    let addresses = assigners.each_ref().map(|assigner| assigner.address().to_string());
+    let addresses = assigners
+        .each_ref()
+        .map(|assigner| assigner.address().to_string());
     let address = format!("trefoil-assigner://{}", addresses.join(","));
     let options = Options {
-        replication: "strong",
+        replication: "strong".to_owned(),
         patience: PATIENCE,
-        lease,
     };
     let servers = Fleet::start(options, address.clone(), links, args.servers).await?;
     servers.is_whole(fleet::PATIENCE).await?;
@@ -393,11 +407,19 @@ pub(crate) async fn run(args: Args) -> Result<bool, Failure> {
     let mut working = Vec::new();
     for reader in 0..READERS {
         let router = fleet::router(&address).await?;
-        working.push(tokio::spawn(read_all_the_time(Arc::clone(&load), router, reader)));
+        working.push(tokio::spawn(read_all_the_time(
+            Arc::clone(&load),
+            router,
+            reader,
+        )));
     }
     for writer in 0..WRITERS {
         let router = fleet::router(&address).await?;
-        working.push(tokio::spawn(write_all_the_time(Arc::clone(&load), router, writer)));
+        working.push(tokio::spawn(write_all_the_time(
+            Arc::clone(&load),
+            router,
+            writer,
+        )));
     }
     sleep(Duration::from_secs(2)).await;
     let mut done = Ok(());
@@ -437,11 +459,18 @@ fn tell(
     let refused = |is_long: bool, of: fn(&str) -> bool| {
         let phases = phases.iter().filter(|phase| phase.is_long == is_long);
         let refused = phases.flat_map(|phase| &phase.refused);
-        refused.filter(|(word, _)| of(word)).map(|(_, count)| count).sum::<u64>()
+        refused
+            .filter(|(word, _)| of(word))
+            .map(|(_, count)| count)
+            .sum::<u64>()
     };
     let mut verdict = Verdict::default();
     verdict.exactly("reads that failed", sum(|phase| phase.failed), 0);
-    verdict.exactly("reads of less than was acknowledged", sum(|phase| phase.wrong), 0);
+    verdict.exactly(
+        "reads of less than was acknowledged",
+        sum(|phase| phase.wrong),
+        0,
+    );
     verdict.exactly(
         "attempts of reads refused, outages shorter than a lease",
         refused(false, |_| true),

@@ -27,7 +27,11 @@ impl Pauses {
         let from = pauses.partition_point(|(_, pause_end)| *pause_end <= begin);
         let within = pauses[from..].iter().take_while(|(pause, _)| *pause < end);
         within
-            .map(|(pause, pause_end)| (*pause_end).min(end).saturating_duration_since((*pause).max(begin)))
+            .map(|(pause, pause_end)| {
+                (*pause_end)
+                    .min(end)
+                    .saturating_duration_since((*pause).max(begin))
+            })
             .sum()
     }
 
@@ -44,7 +48,9 @@ fn look(noted: &Weak<Mutex<Vec<(Instant, Instant)>>>) {
     loop {
         std::thread::sleep(PERIOD);
         let now = Instant::now();
-        let Some(pauses) = noted.upgrade() else { return };
+        let Some(pauses) = noted.upgrade() else {
+            return;
+        };
         if now - last > PERIOD + LATE {
             pauses
                 .lock()

@@ -105,7 +105,10 @@ pub(crate) fn log() {
     };
     if let Ok(filter) = wanted.parse::<tracing_subscriber::filter::Targets>() {
         let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
-        let _ = tracing_subscriber::registry().with(layer).with(filter).try_init();
+        let _ = tracing_subscriber::registry()
+            .with(layer)
+            .with(filter)
+            .try_init();
     }
 }
 
@@ -181,7 +184,11 @@ impl Service {
         done.map_err(refusal)
     }
 
-    async fn append(&self, lists: &Linklet<Vec<u64>>, asked: &AppendRequest) -> Result<Option<Vec<u64>>, Error> {
+    async fn append(
+        &self,
+        lists: &Linklet<Vec<u64>>,
+        asked: &AppendRequest,
+    ) -> Result<Option<Vec<u64>>, Error> {
         let (key, id) = (asked.key.as_bytes(), asked.id);
         let push = move |list: &mut Vec<u64>| {
             list.push(id);

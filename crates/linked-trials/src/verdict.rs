@@ -57,7 +57,10 @@ impl Verdict {
             let widths = self.0.iter().map(|finding| of(finding).chars().count());
             widths.max().unwrap_or(0)
         };
-        let (what, found) = (width(|finding| &finding.what), width(|finding| &finding.found));
+        let (what, found) = (
+            width(|finding| &finding.what),
+            width(|finding| &finding.found),
+        );
         println!();
         for finding in &self.0 {
             let mark = if finding.holds { "" } else { "   NOT SO" };

@@ -158,7 +158,12 @@ async fn hand_on(
 ) {
     let _ = stream.set_nodelay(true);
     let through = async {
-        if link.clone().wait_for(|link| *link != Link::Hole).await.is_err() {
+        if link
+            .clone()
+            .wait_for(|link| *link != Link::Hole)
+            .await
+            .is_err()
+        {
             return;
         }
         let known = tokio::time::timeout(BACKEND_PATIENCE, backend.wait_for(Option::is_some));

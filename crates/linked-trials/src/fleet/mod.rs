@@ -21,9 +21,8 @@ use trefoil_router::Router;
 /// How servers are started.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
-    pub(crate) replication: &'static str,
+    pub(crate) replication: String,
     pub(crate) patience: Duration,
-    pub(crate) lease: Duration,
 }
 
 /// Which forms of values a server writes and reads.
@@ -34,11 +33,20 @@ pub(crate) struct Form {
 }
 
 impl Form {
-    pub(crate) const OLD: Form = Form { writes: 1, reads: "1" };
+    pub(crate) const OLD: Form = Form {
+        writes: 1,
+        reads: "1",
+    };
     /// Neither understands the other.
-    pub(crate) const NEW: Form = Form { writes: 2, reads: "2" };
+    pub(crate) const NEW: Form = Form {
+        writes: 2,
+        reads: "2",
+    };
     /// Understands both, and is understood by the old one.
-    pub(crate) const BOTH: Form = Form { writes: 1, reads: "1,2" };
+    pub(crate) const BOTH: Form = Form {
+        writes: 1,
+        reads: "1,2",
+    };
 }
 
 /// What servers have said.
@@ -108,7 +116,6 @@ pub(crate) fn assigner(store: String, links: Links) -> Result<Assigner, Failure>
 struct Place {
     relay: Relay,
     process: Option<Process>,
-    form: Form,
 }
 
 /// Servers that have the lists.
@@ -141,7 +148,6 @@ impl Fleet {
             fleet.places.push(Place {
                 relay: fleet.links.relay(End::Server(at)).await?,
                 process: None,
-                form: Form::OLD,
             });
             fleet.begin(at, Form::OLD, false).await?;
         }
@@ -156,12 +162,13 @@ impl Fleet {
         self.said.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn form(&self, at: usize) -> Form {
-        self.places[at].form
-    }
-
     /// A new process in this place, at the same address or at a new one.
-    pub(crate) async fn begin(&mut self, at: usize, form: Form, is_moved: bool) -> Result<(), Failure> {
+    pub(crate) async fn begin(
+        &mut self,
+        at: usize,
+        form: Form,
+        is_moved: bool,
+    ) -> Result<(), Failure> {
         if is_moved {
             self.places[at].relay = self.links.relay(End::Server(at)).await?;
         }
@@ -173,7 +180,7 @@ impl Fleet {
             ("server", None),
             ("--assigner", Some(self.assigners.as_str())),
             ("--advertise", Some(&place.relay.address.to_string())),
-            ("--replication", Some(self.options.replication)),
+            ("--replication", Some(&self.options.replication)),
             ("--patience-ms", Some(&patience)),
             ("--writes", Some(&writes)),
             ("--reads", Some(form.reads)),
@@ -186,12 +193,13 @@ impl Fleet {
         let (process, mut output) = Process::start(&arguments)?;
         self.links.process(process.pid, Some(End::Server(at)));
         let port: u16 = line(&mut output, "bound ").await?.parse()?;
-        place.relay.lead_to(Some((Ipv4Addr::LOCALHOST, port).into()));
+        place
+            .relay
+            .lead_to(Some((Ipv4Addr::LOCALHOST, port).into()));
         line(&mut output, "ready ").await?;
         let said = Arc::clone(&self.said);
         tokio::spawn(hear(output, at, said));
         place.process = Some(process);
-        place.form = form;
         Ok(())
     }
 

@@ -36,7 +36,10 @@ impl Process {
 
     pub(crate) fn signal(&self, signal: Signal) -> Result<(), Failure> {
         let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
-        Ok(kill_process(pid.ok_or("a process without a number")?, signal)?)
+        Ok(kill_process(
+            pid.ok_or("a process without a number")?,
+            signal,
+        )?)
     }
 
     /// SIGSTOP, until none of its threads runs any more: a signal that was sent has not
@@ -49,7 +52,8 @@ impl Process {
             let is_stopped = std::fs::read_dir(&tasks)?.flatten().all(|task| {
                 let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
                 // The state follows the name, which is in parentheses.
-                stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+                stat.rsplit_once(") ")
+                    .is_some_and(|(_, rest)| rest.starts_with('T'))
             });
             if is_stopped {
                 return Ok(());

@@ -110,7 +110,11 @@ impl<'a> KeyHistory<'a> {
             };
             if let Some(other) = appended.insert(id, at) {
                 let what = format!("{id} was appended by two requests: the trial is wrong");
-                return Err(violation(Rule::Known, what, &[operations[other], operation]));
+                return Err(violation(
+                    Rule::Known,
+                    what,
+                    &[operations[other], operation],
+                ));
             }
         }
         // What comes before a number, and who says so.
@@ -300,7 +304,10 @@ impl Search<'_> {
     /// The operation that has to take effect before any begins that is not begun yet.
     fn first_end(&self, progress: &mut Progress) -> (u64, Option<usize>) {
         let by_end = &self.history.by_end;
-        while by_end.get(progress.ends).is_some_and(|at| progress.done[*at]) {
+        while by_end
+            .get(progress.ends)
+            .is_some_and(|at| progress.done[*at])
+        {
             progress.ends += 1;
         }
         let first = by_end.get(progress.ends).copied();
@@ -405,7 +412,8 @@ impl Search<'_> {
         let epoch = &history.epochs[epoch];
         for (place, &append) in epoch.appends.iter().enumerate() {
             if !self.may(&mut progress, append) {
-                let why = format!("the append at place {place} of its list comes too late or early");
+                let why =
+                    format!("the append at place {place} of its list comes too late or early");
                 return self.stuck(&mut progress, &why);
             }
             self.take(&mut progress, append);
@@ -427,7 +435,11 @@ impl Search<'_> {
 }
 
 fn packed(done: &[bool]) -> Vec<u64> {
-    let word = |part: &[bool]| part.iter().rev().fold(0, |word, &bit| word << 1 | u64::from(bit));
+    let word = |part: &[bool]| {
+        part.iter()
+            .rev()
+            .fold(0, |word, &bit| word << 1 | u64::from(bit))
+    };
     done.chunks(64).map(word).collect()
 }
 
@@ -474,7 +486,9 @@ mod tests {
     }
 
     fn rule(text: &str) -> Option<Rule> {
-        check(&history(text)).first().map(|violation| violation.rule)
+        check(&history(text))
+            .first()
+            .map(|violation| violation.rule)
     }
 
     #[test]
@@ -520,12 +534,18 @@ mod tests {
             (Rule::Refused, "0-1 a1 []\n 2-3 r [1]"),
             (Rule::Once, "0-1 a1 [1]\n 2-3 r [1 1]"),
             // Carried out twice: it comes again behind a removal.
-            (Rule::Fork, "0-1 a1 ?\n 0-1 a2 [1 2]\n 2-3 x yes\n 4-5 a3 [3]\n 6-7 r [3 1]"),
+            (
+                Rule::Fork,
+                "0-1 a1 ?\n 0-1 a2 [1 2]\n 2-3 x yes\n 4-5 a3 [3]\n 6-7 r [3 1]",
+            ),
             (Rule::Order, "0-1 a1 [1]\n 2-3 x yes\n 4-5 r [1]"),
             // Old reads.
             (Rule::Order, "0-1 a1 [1]\n 2-3 r []"),
             (Rule::Order, "0-1 a1 [1]\n 2-3 a2 [1 2]\n 4-5 r [1]"),
-            (Rule::Order, "0-1 a1 [1]\n 2-9 a2 [1 2]\n 3-4 r [1 2]\n 5-6 r [1]"),
+            (
+                Rule::Order,
+                "0-1 a1 [1]\n 2-9 a2 [1 2]\n 3-4 r [1 2]\n 5-6 r [1]",
+            ),
             // Seen before it was begun.
             (Rule::Order, "0-1 r [1]\n 2-3 a1 [1]"),
             // What an unknown one has done stays done.
@@ -536,7 +556,10 @@ mod tests {
             (Rule::Order, "0-1 a1 [1]\n 2-3 x yes\n 4-5 x yes"),
             (Rule::Order, "0-1 x yes"),
             // One removal cannot end two lists.
-            (Rule::Order, "0-9 a1 [1]\n 0-9 a2 [2]\n 0-9 x yes\n 10-11 r []"),
+            (
+                Rule::Order,
+                "0-9 a1 [1]\n 0-9 a2 [2]\n 0-9 x yes\n 10-11 r []",
+            ),
             // Another way round than they were.
             (Rule::Order, "0-1 a1 [2 1]\n 2-3 a2 [2]"),
         ] {

@@ -9,7 +9,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 use std::collections::BTreeMap;
 use std::error::Error as _;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::time::{sleep, timeout};
@@ -22,10 +22,35 @@ use trefoil_router::{CallError, Router};
 const LIST_LEN_MAX: usize = 40;
 /// After a refusal.
 const PAUSE: Duration = Duration::from_millis(20);
-/// The longest time after which a client gives a request up that it gives up.
-const GIVES_UP_MS_MAX: u64 = 12;
-/// One request in so many is given up so.
-const GIVES_UP_EVERY: u32 = 30;
+/// One request in so many is given up, if it is not answered before,
+const GIVES_UP_EVERY: u32 = 12;
+/// after at most so long.
+const GIVES_UP_US_MAX: u64 = 6_000;
+
+/// Which keys are in use at a time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keys {
+    /// Of these, half of all requests go to the first.
+    pub(crate) hot: u32,
+    /// One request in ten goes to these: so that every server has some.
+    pub(crate) cold: u32,
+}
+
+impl Keys {
+    pub(crate) fn of_round(self, round: u32) -> std::ops::Range<u32> {
+        let count = self.hot + self.cold;
+        round * count..(round + 1) * count
+    }
+
+    fn draw(self, round: u32, rng: &mut SmallRng) -> u32 {
+        let place = match rng.random_range(0..10) {
+            0..5 => 0,
+            5..9 => rng.random_range(0..self.hot),
+            _ => rng.random_range(0..self.hot + self.cold),
+        };
+        self.of_round(round).start + place
+    }
+}
 
 /// What clients and faults share.
 pub(crate) struct Shared {
@@ -33,12 +58,10 @@ pub(crate) struct Shared {
     pub(crate) is_over: AtomicBool,
     /// Keys are changed for others now and then, lest histories grow too long to check.
     pub(crate) round: AtomicU32,
-    pub(crate) keys: u32,
+    pub(crate) keys: Keys,
     pub(crate) deadline: Duration,
     /// Between two requests of one client, on average.
     pub(crate) pause: Duration,
-    /// For each key of this round: when the last change of it began that was acknowledged.
-    pub(crate) acknowledged_ns: Vec<AtomicU64>,
     /// When a server stood still: who waits for it then is told nothing.
     pub(crate) stops: Mutex<Vec<(u64, u64)>>,
     pub(crate) pauses: Pauses,
@@ -93,41 +116,93 @@ pub(crate) fn name(key: u32) -> String {
     format!("list {key}")
 }
 
-/// Works until it is told to stop.
-pub(crate) async fn work(number: u32, router: Router, seed: u64, shared: Arc<Shared>) -> Notes {
-    let mut rng = SmallRng::seed_from_u64(seed ^ u64::from(number) << 32);
-    let mut notes = Notes::default();
-    let mut next_id = u64::from(number) << 32;
-    let mut last_len = 0;
-    while !shared.is_over.load(Ordering::Relaxed) {
-        let round = shared.round.load(Ordering::Relaxed);
-        // Half of all go to one key.
-        let place = match rng.random_bool(0.5) {
-            true => 0,
-            false => rng.random_range(0..shared.keys),
-        };
-        let key = round * shared.keys + place;
-        let (asked, way) = match rng.random_range(0..100) {
-            _ if last_len > LIST_LEN_MAX => (Asked::Remove, Way::Upsert),
-            0..5 => (Asked::Remove, Way::Upsert),
-            5..60 => {
-                next_id += 1;
-                let ways = [Way::Upsert, Way::Upsert, Way::Commit, Way::Async];
-                (Asked::Append(next_id), ways[rng.random_range(0..ways.len())])
+/// One client: it asks one thing after the other, and notes it.
+pub(crate) struct Client {
+    number: u32,
+    next_id: u64,
+    router: Router,
+    shared: Arc<Shared>,
+    pub(crate) notes: Notes,
+}
+
+impl Client {
+    pub(crate) fn new(number: u32, router: Router, shared: Arc<Shared>) -> Self {
+        Client {
+            number,
+            next_id: u64::from(number) << 32,
+            router,
+            shared,
+            notes: Notes::default(),
+        }
+    }
+
+    /// Works until it is told to stop.
+    pub(crate) async fn work(mut self, seed: u64) -> Notes {
+        let mut rng = SmallRng::seed_from_u64(seed ^ u64::from(self.number) << 32);
+        let shared = Arc::clone(&self.shared);
+        let mut last_len = 0;
+        while !shared.is_over.load(Ordering::Relaxed) {
+            let key = shared
+                .keys
+                .draw(shared.round.load(Ordering::Relaxed), &mut rng);
+            let ways = [Way::Upsert, Way::Upsert, Way::Commit, Way::Async];
+            let way = ways[rng.random_range(0..ways.len())];
+            let asked = match rng.random_range(0..100) {
+                _ if last_len > LIST_LEN_MAX => Asked::Remove,
+                0..5 => Asked::Remove,
+                5..60 => Asked::Append(self.id()),
+                _ => Asked::Read,
+            };
+            let gives_up = (rng.random_range(0..GIVES_UP_EVERY) == 0)
+                .then(|| Duration::from_micros(rng.random_range(0..GIVES_UP_US_MAX)));
+            let answer = self.once(key, asked, way, gives_up).await;
+            last_len = match &answer {
+                Answer::List(ids) => ids.len(),
+                _ => 0,
+            };
+            let pause = shared.pause.mul_f64(rng.random_range(0.0..2.0));
+            let is_refused = answer == Answer::Refused;
+            sleep(if is_refused { pause.max(PAUSE) } else { pause }).await;
+        }
+        self.notes
+    }
+
+    /// Appends to a key until it is acknowledged.
+    pub(crate) async fn append(&mut self, key: u32) {
+        while !self.shared.is_over.load(Ordering::Relaxed) {
+            let asked = Asked::Append(self.id());
+            if let Answer::List(_) = self.once(key, asked, Way::Upsert, None).await {
+                return;
             }
-            _ => (Asked::Read, Way::Upsert),
-        };
-        let gives_up = (rng.random_range(0..GIVES_UP_EVERY) == 0)
-            .then(|| Duration::from_micros(rng.random_range(0..GIVES_UP_MS_MAX * 1_000)));
+            sleep(PAUSE).await;
+        }
+    }
+
+    fn id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    /// Asks once, and gives the request up after so long, if it is to.
+    async fn once(
+        &mut self,
+        key: u32,
+        asked: Asked,
+        way: Way,
+        gives_up: Option<Duration>,
+    ) -> Answer {
+        let shared = &self.shared;
+        let number = self.number;
         let limit = gives_up.unwrap_or(shared.deadline);
         let begin_ns = shared.now_ns();
         let begin = Instant::now();
-        let done = timeout(limit, ask(&router, key, asked, way)).await;
+        let done = timeout(limit, ask(&self.router, key, asked, way)).await;
         let end = Instant::now();
         let end_ns = shared.now_ns();
+        let notes = &mut self.notes;
         let answer = match done {
             Ok(Ok(answer)) => answer,
-            Ok(Err(error)) => told(&error, &mut notes),
+            Ok(Err(error)) => told(&error, notes),
             Err(_) if gives_up.is_some() => {
                 notes.cancelled += 1;
                 Answer::Unknown
@@ -135,7 +210,10 @@ pub(crate) async fn work(number: u32, router: Router, seed: u64, shared: Arc<Sha
             Err(_) => {
                 *notes.unknown.entry("no answer".to_owned()).or_default() += 1;
                 let stops = shared.stops();
-                if !stops.iter().any(|(from, to)| *from < end_ns && *to > begin_ns) {
+                if !stops
+                    .iter()
+                    .any(|(from, to)| *from < end_ns && *to > begin_ns)
+                {
                     notes.long.push(format!(
                         "client {number}: {asked:?} of {} had no answer in {limit:?}, and no server stood still",
                         name(key)
@@ -148,32 +226,21 @@ pub(crate) async fn work(number: u32, router: Router, seed: u64, shared: Arc<Sha
         notes.longest = notes.longest.max(took);
         let stood = shared.pauses.within(begin, end);
         if took > shared.deadline + stood + SLACK {
-            notes.long.push(format!("client {number}: {asked:?} of {} took {took:.2?}", name(key)));
+            notes.long.push(format!(
+                "client {number}: {asked:?} of {} took {took:.2?}",
+                name(key)
+            ));
         }
-        last_len = match &answer {
-            Answer::List(ids) => ids.len(),
-            _ => 0,
-        };
-        let is_change = matches!(
-            (asked, &answer),
-            (Asked::Append(_), Answer::List(_)) | (Asked::Remove, Answer::Removed)
-        );
-        if is_change && round == shared.round.load(Ordering::Relaxed) {
-            shared.acknowledged_ns[place as usize].fetch_max(begin_ns, Ordering::Relaxed);
-        }
-        let is_refused = answer == Answer::Refused;
         notes.operations.push(Operation {
             client: number,
             key,
             asked,
-            answer,
+            answer: answer.clone(),
             begin_ns,
             end_ns,
         });
-        let pause = shared.pause.mul_f64(rng.random_range(0.0..2.0));
-        sleep(if is_refused { pause.max(PAUSE) } else { pause }).await;
+        answer
     }
-    notes
 }
 
 fn with<T>(message: T, metadata: MetadataMap) -> Request<T> {
@@ -196,7 +263,14 @@ pub(crate) async fn ask(
         Asked::Append(id) => {
             let send = |channel: Channel, metadata| {
                 let key = key.clone();
-                let request = with(AppendRequest { key, id, way: way.into() }, metadata);
+                let request = with(
+                    AppendRequest {
+                        key,
+                        id,
+                        way: way.into(),
+                    },
+                    metadata,
+                );
                 async move { ListsClient::new(channel).append(request).await }
             };
             let answer = router.call(key.as_bytes(), send).await?;

@@ -75,7 +75,10 @@ pub(crate) fn damage(operations: &[Operation], count: usize, seed: u64) -> Damag
     let mut rng = SmallRng::seed_from_u64(seed);
     let mut by_key: BTreeMap<u32, Vec<Operation>> = BTreeMap::new();
     for operation in operations {
-        by_key.entry(operation.key).or_default().push(operation.clone());
+        by_key
+            .entry(operation.key)
+            .or_default()
+            .push(operation.clone());
     }
     let keys: Vec<Vec<Operation>> = by_key
         .into_values()
@@ -191,7 +194,9 @@ fn break_at(key: &mut Vec<Operation>, at: usize, kind: DamageKind, rng: &mut Sma
             key[at].answer = Answer::List(ids);
             // Appends that were told so in the other order.
             key.iter().enumerate().any(|(other, operation)| {
-                other != at && contains(operation, witness[place - 1]) && contains(operation, witness[place])
+                other != at
+                    && contains(operation, witness[place - 1])
+                    && contains(operation, witness[place])
             })
         }
         (DamageKind::StaleRead, Asked::Read, Some(ids)) if ids.len() > 1 => {
@@ -213,9 +218,7 @@ fn break_at(key: &mut Vec<Operation>, at: usize, kind: DamageKind, rng: &mut Sma
             key[at].answer = Answer::Absent;
             is_false
         }
-        (DamageKind::VanishedRemoval, Asked::Remove, None)
-            if key[at].answer == Answer::Removed =>
-        {
+        (DamageKind::VanishedRemoval, Asked::Remove, None) if key[at].answer == Answer::Removed => {
             // As many lists have ended as were taken away: none that nobody has seen, and
             // no other removal that may have been.
             let is_perhaps = key.iter().any(|other| {
@@ -262,10 +265,12 @@ mod tests {
         let mut history = Vec::new();
         for number in 0..count {
             let (asked, answer) = match number % 23 {
+                22 if list.is_empty() => (Asked::Remove, Answer::Absent),
                 22 => {
                     list.clear();
                     (Asked::Remove, Answer::Removed)
                 }
+                other if other % 3 == 2 && list.is_empty() => (Asked::Read, Answer::Absent),
                 other if other % 3 == 2 => (Asked::Read, Answer::List(list.clone())),
                 _ => {
                     list.push(number);

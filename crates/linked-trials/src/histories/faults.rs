@@ -5,7 +5,7 @@
 //! copies are promised for. *Beside* it links break and the assigner dies: that may cost
 //! time, and nothing else.
 
-use super::clients::Shared;
+use super::clients::{Client, Notes, Shared};
 use crate::Failure;
 use crate::fleet::{Assigner, End, Fleet, Form, Link, Links, assigner_flags};
 use rand::rngs::SmallRng;
@@ -16,8 +16,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
-use tokio::time::sleep;
+use std::time::Duration;
+use tokio::time::{sleep, timeout};
 
 /// Longer than anything takes to be whole again that will be at all.
 const WHOLE_WITHIN: Duration = Duration::from_secs(60);
@@ -137,10 +137,13 @@ pub(crate) struct Done {
     pub(crate) counts: Counts,
     /// Values that a server of another form refused while it was there.
     pub(crate) refused_by_form: u64,
+    pub(crate) notes: Notes,
 }
 
 pub(crate) struct Away {
     pub(crate) fleet: Fleet,
+    /// Who changes every key when a fault is over.
+    pub(crate) clients: Vec<Client>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) lease: Duration,
     pub(crate) is_verbose: bool,
@@ -164,47 +167,62 @@ impl Away {
             let done = self.one(fault, at, &mut rng).await;
             refused_by_form += done.map_err(|error| format!("{fault} of server {at}: {error}"))?;
             *counts.entry(fault).or_default() += 1;
-            self.is_whole().await.map_err(|error| format!("after {fault} of server {at}: {error}"))?;
+            self.is_whole()
+                .await
+                .map_err(|error| format!("after {fault} of server {at}: {error}"))?;
             let ended = self.fleet.ended();
             if !ended.is_empty() {
                 return Err(format!("servers {ended:?} have ended by themselves").into());
             }
         }
+        let mut notes = Notes::default();
+        for client in self.clients {
+            notes.add(client.notes);
+        }
         Ok(Done {
             fleet: self.fleet,
             counts,
             refused_by_form,
+            notes,
         })
     }
 
     fn tell(&self, what: &str) {
         if self.is_verbose {
-            eprintln!("{:7.2} s  {what}", self.shared.began.elapsed().as_secs_f64());
+            eprintln!(
+                "{:7.2} s  {what}",
+                self.shared.began.elapsed().as_secs_f64()
+            );
         }
     }
 
-    /// Until every slice has its copies again, and every key was changed since: then it is
-    /// where the map says.
-    async fn is_whole(&self) -> Result<(), Failure> {
+    /// Until every slice has its copies again, and a change of every key was acknowledged
+    /// since: then as many servers have it as are promised.
+    async fn is_whole(&mut self) -> Result<(), Failure> {
         self.fleet.is_whole(WHOLE_WITHIN).await?;
-        let since = Instant::now();
-        let from_ns = self.shared.now_ns();
-        self.tell("whole");
-        let round = self.shared.round.load(Ordering::Relaxed);
-        let is_changed = || {
-            let mut changed = self.shared.acknowledged_ns.iter();
-            changed.all(|begun_ns| begun_ns.load(Ordering::Relaxed) > from_ns)
+        self.tell("every slice has its servers");
+        let keys: Vec<u32> = {
+            let round = self.shared.round.load(Ordering::Relaxed);
+            self.shared.keys.of_round(round).collect()
         };
-        while !is_changed() {
-            let is_over = self.shared.is_over.load(Ordering::Relaxed);
-            if is_over || self.shared.round.load(Ordering::Relaxed) != round {
-                break;
-            }
-            if since.elapsed() > WHOLE_WITHIN {
-                return Err(format!("some key was not changed for {WHOLE_WITHIN:?}").into());
-            }
-            sleep(Duration::from_millis(20)).await;
+        let share = keys.len().div_ceil(self.clients.len()).max(1);
+        let parts = keys.chunks(share).map(<[u32]>::to_vec);
+        let mut touching = Vec::new();
+        for (part, mut client) in parts.zip(self.clients.drain(..)) {
+            touching.push(tokio::spawn(async move {
+                for key in part {
+                    client.append(key).await;
+                }
+                client
+            }));
         }
+        for touched in touching {
+            let touched = timeout(WHOLE_WITHIN, touched).await;
+            let touched =
+                touched.map_err(|_| format!("some key cannot be changed for {WHOLE_WITHIN:?}"))?;
+            self.clients.push(touched?);
+        }
+        self.tell("and every key its copies");
         Ok(())
     }
 
@@ -216,10 +234,18 @@ impl Away {
                 self.fleet.kill(at).await?;
                 // At once, before anybody knows that it is dead, or after.
                 sleep(lease.mul_f64(rng.random_range(0.0..2.0))).await;
-                self.fleet.begin(at, Form::OLD, rng.random_bool(0.5)).await?;
+                self.fleet
+                    .begin(at, Form::OLD, rng.random_bool(0.5))
+                    .await?;
             }
-            Fault::StopShort => self.stop(at, lease.mul_f64(rng.random_range(0.1..0.6))).await?,
-            Fault::StopLong => self.stop(at, lease.mul_f64(rng.random_range(1.3..2.0))).await?,
+            Fault::StopShort => {
+                self.stop(at, lease.mul_f64(rng.random_range(0.1..0.6)))
+                    .await?
+            }
+            Fault::StopLong => {
+                self.stop(at, lease.mul_f64(rng.random_range(1.3..2.0)))
+                    .await?
+            }
             Fault::Drain => {
                 self.replace(at, Form::OLD, rng.random_bool(0.5)).await?;
             }
@@ -275,7 +301,9 @@ impl Away {
             if has_left {
                 break;
             }
-            self.tell(&format!("server {at} waits for somebody who reads its values: {other}"));
+            self.tell(&format!(
+                "server {at} waits for somebody who reads its values: {other}"
+            ));
             self.replace(other, Form::BOTH, false).await?;
             has_left = self.fleet.has_left(at, DRAIN_WITHIN).await?;
         }

@@ -21,7 +21,7 @@ use crate::server::handler_max;
 use crate::verdict::Verdict;
 use check::{Rule, Violation, check};
 pub(crate) use clients::ask;
-use clients::{Notes, Shared, work};
+use clients::{Client, Keys, Notes, Shared};
 use damage::{Damage, damage};
 use faults::{Away, Counts, Fault};
 use operation::Operation;
@@ -60,12 +60,18 @@ pub(crate) struct Args {
     /// Clients
     #[arg(long, default_value_t = 16)]
     clients: u32,
-    /// Keys at a time
+    /// Hot keys at a time
     #[arg(long, default_value_t = 4)]
     keys: u32,
+    /// Other keys at a time, to which one request in ten goes
+    #[arg(long, default_value_t = 60)]
+    cold_keys: u32,
     /// Requests a second of all clients together
-    #[arg(long, default_value_t = 300)]
+    #[arg(long, default_value_t = 600)]
     rate: u64,
+    /// Weaker replicas are to be found out: a run with kills and this has to fail
+    #[arg(long, default_value = "strong", value_parser = ["strong", "eventual", "none"])]
+    replication: String,
     /// After which a dead server counts as dead
     #[arg(long, default_value_t = 2_000, value_name = "MS")]
     lease_ms: u64,
@@ -85,8 +91,15 @@ pub(crate) struct Args {
 
 /// Whether everything holds.
 pub(crate) async fn run(args: Args) -> Result<bool, Failure> {
-    if args.servers < 3 || args.keys == 0 || args.clients == 0 || args.rate == 0 || args.seconds == 0 {
-        return Err("give at least 3 servers, a client, a key, a request a second, and a second".into());
+    if args.servers < 3
+        || args.keys == 0
+        || args.clients == 0
+        || args.rate == 0
+        || args.seconds == 0
+    {
+        return Err(
+            "give at least 3 servers, a client, a key, a request a second, and a second".into(),
+        );
     }
     let wished = match args.faults.is_empty() {
         true => Fault::all(),
@@ -101,9 +114,8 @@ pub(crate) async fn run(args: Args) -> Result<bool, Failure> {
     let relay = links.relay(End::Assigner).await?;
     relay.lead_to(Some(assigner.address()));
     let options = Options {
-        replication: "strong",
+        replication: args.replication.clone(),
         patience: PATIENCE,
-        lease,
     };
     let joined = relay.address.to_string();
     let servers = Fleet::start(options, joined, links.clone(), args.servers).await?;
@@ -112,10 +124,12 @@ pub(crate) async fn run(args: Args) -> Result<bool, Failure> {
         began: Instant::now(),
         is_over: AtomicBool::new(false),
         round: AtomicU32::new(0),
-        keys: args.keys,
+        keys: Keys {
+            hot: args.keys,
+            cold: args.cold_keys,
+        },
         deadline: DEADLINE,
         pause: Duration::from_secs(1) * args.clients / u32::try_from(args.rate)?,
-        acknowledged_ns: (0..args.keys).map(|_| 0.into()).collect(),
         stops: Mutex::default(),
         pauses: Pauses::watch(),
     });
@@ -127,10 +141,16 @@ pub(crate) async fn run(args: Args) -> Result<bool, Failure> {
     }
     for number in 0..args.clients {
         let router = routers[number as usize / 4].clone();
-        working.push(tokio::spawn(work(number + 1, router, args.seed, Arc::clone(&shared))));
+        let client = Client::new(number + 1, router, Arc::clone(&shared));
+        working.push(tokio::spawn(client.work(args.seed)));
     }
+    let seers = routers.iter().enumerate().map(|(number, router)| {
+        let number = args.clients + 1 + number as u32;
+        Client::new(number, router.clone(), Arc::clone(&shared))
+    });
     let away = Away {
         fleet: servers,
+        clients: seers.collect(),
         shared: Arc::clone(&shared),
         lease,
         is_verbose: args.verbose,
@@ -153,9 +173,6 @@ pub(crate) async fn run(args: Args) -> Result<bool, Failure> {
         if Instant::now() > round_until {
             round_until += ROUND;
             shared.round.fetch_add(1, Ordering::Relaxed);
-            for begun_ns in &shared.acknowledged_ns {
-                begun_ns.store(0, Ordering::Relaxed);
-            }
         }
     }
     shared.is_over.store(true, Ordering::Relaxed);
@@ -167,9 +184,11 @@ pub(crate) async fn run(args: Args) -> Result<bool, Failure> {
     let done = away.await??;
     counts.extend(done.counts);
     // Every list of the last round, once more, when nothing goes wrong any more.
-    let last = shared.round.load(Ordering::Relaxed) * args.keys;
-    for key in last..last + args.keys {
-        notes.operations.push(last_read(&routers[0], key, &shared).await?);
+    notes.add(done.notes);
+    for key in shared.keys.of_round(shared.round.load(Ordering::Relaxed)) {
+        notes
+            .operations
+            .push(last_read(&routers[0], key, &shared).await?);
     }
     let said = std::mem::take(&mut *done.fleet.said());
     drop((done.fleet, assigner));
@@ -185,8 +204,9 @@ pub(crate) async fn run(args: Args) -> Result<bool, Failure> {
             };
             (operations, violations, damage)
         })?;
-    let (operations, violations, damage) =
-        checked.join().map_err(|_| "the check broke down: report it with the seed")?;
+    let (operations, violations, damage) = checked
+        .join()
+        .map_err(|_| "the check broke down: report it with the seed")?;
     if let (Some(out), false) = (&args.out, violations.is_empty()) {
         std::fs::write(out, serde_json::to_vec(&operations)?)?;
     }
@@ -228,7 +248,9 @@ async fn last_read(
                 });
             }
             Err(error) if since.elapsed() > fleet::PATIENCE => {
-                return Err(format!("{} is not served in the end: {error}", clients::name(key)).into());
+                return Err(
+                    format!("{} is not served in the end: {error}", clients::name(key)).into(),
+                );
             }
             Err(_) => sleep(Duration::from_millis(50)).await,
         }
@@ -250,7 +272,10 @@ struct Report<'a> {
 
 impl Report<'_> {
     fn count(&self, of: impl Fn(&Operation) -> bool) -> u64 {
-        self.operations.iter().filter(|operation| of(operation)).count() as u64
+        self.operations
+            .iter()
+            .filter(|operation| of(operation))
+            .count() as u64
     }
 
     fn again(&self) -> String {
@@ -258,22 +283,27 @@ impl Report<'_> {
         let faults: Vec<String> = self.wished.iter().map(Fault::to_string).collect();
         format!(
             "linked-trials histories --seed {} --seconds {} --servers {} --clients {} --keys {} \
-             --rate {} --lease-ms {} --faults {} --verbose",
+             --cold-keys {} --rate {} --lease-ms {} --replication {} --faults {} --verbose",
             args.seed,
             args.seconds,
             args.servers,
             args.clients,
             args.keys,
+            args.cold_keys,
             args.rate,
             args.lease_ms,
+            args.replication,
             faults.join(",")
         )
     }
 
     fn verdict(&self) -> Verdict {
         let mut verdict = Verdict::default();
-        let keys: std::collections::BTreeSet<u32> =
-            self.operations.iter().map(|operation| operation.key).collect();
+        let keys: std::collections::BTreeSet<u32> = self
+            .operations
+            .iter()
+            .map(|operation| operation.key)
+            .collect();
         let broken = self.violations.len();
         verdict.exactly(
             "keys whose history is linearizable",
@@ -282,11 +312,21 @@ impl Report<'_> {
         );
         let of = |rules: &[Rule]| {
             let found = self.violations.iter();
-            found.filter(|violation| rules.contains(&violation.rule)).count() as u64
+            found
+                .filter(|violation| rules.contains(&violation.rule))
+                .count() as u64
         };
         verdict.exactly("lost updates", of(&[Rule::Fork]), 0);
-        verdict.exactly("updates that were refused, or done twice", of(&[Rule::Refused, Rule::Once]), 0);
-        verdict.exactly("refusals without a type", self.notes.untyped.len() as u64, 0);
+        verdict.exactly(
+            "updates that were refused, or done twice",
+            of(&[Rule::Refused, Rule::Once]),
+            0,
+        );
+        verdict.exactly(
+            "refusals without a type",
+            self.notes.untyped.len() as u64,
+            0,
+        );
         let long = self.notes.long.len() + self.said.slow.len();
         verdict.exactly("operations longer than their deadline", long as u64, 0);
         verdict.exactly("losses reported", self.said.losses.len() as u64, 0);
@@ -298,10 +338,17 @@ impl Report<'_> {
             noticed == done && done == DAMAGES as u64,
         );
         let appends = self.count(|operation| {
-            matches!((operation.asked, &operation.answer), (Asked::Append(_), Answer::List(_)))
+            matches!(
+                (operation.asked, &operation.answer),
+                (Asked::Append(_), Answer::List(_))
+            )
         });
         verdict.at_least("appends acknowledged", appends, self.args.seconds * 5);
-        verdict.at_least("requests given up by their clients", self.notes.cancelled, 10);
+        verdict.at_least(
+            "requests given up by their clients",
+            self.notes.cancelled,
+            10,
+        );
         if self.args.seconds >= SHOWS_ALL_FROM_S {
             for fault in self.wished {
                 let count = self.counts.get(fault).copied().unwrap_or(0);
@@ -344,14 +391,25 @@ impl Report<'_> {
         }
         let args = self.args;
         println!(
-            "{} servers, {} clients, {} keys at a time, strong, a lease of {} ms, {} s, seed {}",
-            args.servers, args.clients, args.keys, args.lease_ms, args.seconds, args.seed
+            "{} servers, {} clients, {} hot keys and {} others at a time, {}, a lease of {} ms, {} s, \
+             seed {}",
+            args.servers,
+            args.clients,
+            args.keys,
+            args.cold_keys,
+            args.replication,
+            args.lease_ms,
+            args.seconds,
+            args.seed
         );
         let list = |counts: Vec<String>| match counts.is_empty() {
             true => "none".to_owned(),
             false => counts.join(", "),
         };
-        let faults = self.counts.iter().map(|(fault, count)| format!("{count} {fault}"));
+        let faults = self
+            .counts
+            .iter()
+            .map(|(fault, count)| format!("{count} {fault}"));
         println!("faults: {}", list(faults.collect()));
         let asked = |of: fn(&Asked) -> bool| self.count(|operation| of(&operation.asked));
         println!(
@@ -362,7 +420,10 @@ impl Report<'_> {
             asked(|asked| matches!(asked, Asked::Remove)),
             self.notes.cancelled
         );
-        for (what, counts) in [("refused", &self.notes.refused), ("unknown", &self.notes.unknown)] {
+        for (what, counts) in [
+            ("refused", &self.notes.refused),
+            ("unknown", &self.notes.unknown),
+        ] {
             let counts = counts.iter().map(|(name, count)| format!("{count} {name}"));
             println!("{what}: {}", list(counts.collect()));
         }
@@ -380,7 +441,12 @@ impl Report<'_> {
         let damages = damages.map(|(kind, (done, noticed))| format!("{kind:?} {noticed}/{done}"));
         println!("damages: {}", list(damages.collect()));
         for violation in self.violations {
-            println!("BROKEN {:?}, {}: {}", violation.rule, clients::name(violation.key), violation.what);
+            println!(
+                "BROKEN {:?}, {}: {}",
+                violation.rule,
+                clients::name(violation.key),
+                violation.what
+            );
             for seen in &violation.seen {
                 println!("       {seen:?}");
             }
