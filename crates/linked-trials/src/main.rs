@@ -6,7 +6,8 @@
 //!        │              linearizability
 //!        ├─ outages     assigners and etcd go away under load
 //!        ├─ copies      streams of copies are broken under load
-//!        └─ server, assigner    the processes themselves, of this same program
+//!        ├─ fresh       a database changes and fails over behind them
+//!        └─ server, assigner, relay    the processes themselves, of this same program
 //!
 //!  fleet ── servers (processes) ◄── relays of the links ◄── servers, callers
 //!                                        │ cut, hole
@@ -18,6 +19,7 @@
 mod assigner;
 mod copies;
 mod fleet;
+mod fresh;
 mod histories;
 mod outages;
 mod pauses;
@@ -55,6 +57,10 @@ enum Trial {
     Outages(outages::Args),
     /// Eventual replicas: streams of copies break under load
     Copies(copies::Args),
+    /// Linklets before a database: its relay is killed, and it fails over to less
+    Fresh(fresh::Args),
+    #[command(hide = true)]
+    Relay(fresh::RelayArgs),
     #[command(hide = true)]
     Server(server::Args),
     #[command(hide = true)]
@@ -67,8 +73,19 @@ async fn main() -> ExitCode {
         Trial::Histories(args) => histories::run(args).await,
         Trial::Outages(args) => outages::run(args).await,
         Trial::Copies(args) => copies::run(args).await,
-        Trial::Server(args) => server::run(args).await.map(|()| true),
-        Trial::Assigner(args) => assigner::run(args).await.map(|()| true),
+        Trial::Fresh(args) => fresh::run(args).await,
+        Trial::Relay(args) => {
+            end_with_parent();
+            fresh::relay(args).await.map(|()| true)
+        }
+        Trial::Server(args) => {
+            end_with_parent();
+            server::run(args).await.map(|()| true)
+        }
+        Trial::Assigner(args) => {
+            end_with_parent();
+            assigner::run(args).await.map(|()| true)
+        }
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
@@ -78,4 +95,11 @@ async fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// A trial that is killed leaves no processes behind, not even stopped ones.
+fn end_with_parent() {
+    let signal = Some(rustix::process::Signal::KILL);
+    // Without it they outlive a trial that is killed, and nothing else.
+    let _ = rustix::process::set_parent_process_death_signal(signal);
 }

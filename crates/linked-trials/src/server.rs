@@ -309,8 +309,8 @@ impl Lists for Service {
             moves_refused: stats.moves_refused,
             entries: stats.entries,
             received: stats.received,
-            bytes: stats.bytes,
-            bytes_max: stats.bytes_max,
+            lease_ms: gauge(&*process, "trefoil_linklet_lease_seconds")
+                .map_or(0, |lease| (lease * 1e3) as u64),
         }))
     }
 }
