@@ -3,7 +3,7 @@
 # FUZZ_SECONDS per target, SOAK_SEEDS, SOAK_WHOLE_SEEDS, SOAK_MOVE_SEEDS,
 # SOAK_RESIZE_SEEDS, SOAK_REPLACE_SEEDS, SOAK_SCRIPT_SEEDS, SOAK_LINKED_SEEDS,
 # SOAK_DURABLE_KILLS, SOAK_JOURNAL_SEEDS, SOAK_CUTS_SEEDS, SOAK_ORDERED_SEEDS, SOAK_VERBS_REQUESTS,
-# SOAK_OPERATIONS, SOAK_CHAOS_S and SOAK_LOCKS_S can be set from outside; what scripts/upgrade.sh
+# SOAK_OPERATIONS, SOAK_CHAOS_S, SOAK_LOCKS_S and SOAK_LINKED_S can be set from outside; what scripts/upgrade.sh
 # takes, too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -19,6 +19,7 @@ linked_seeds=${SOAK_LINKED_SEEDS:-50000}
 operations=${SOAK_OPERATIONS:-20000000}
 chaos_s=${SOAK_CHAOS_S:-1800}
 locks_s=${SOAK_LOCKS_S:-300}
+linked_s=${SOAK_LINKED_S:-600}
 durable_kills=${SOAK_DURABLE_KILLS:-1000}
 journal_seeds=${SOAK_JOURNAL_SEEDS:-1000000}
 cuts_seeds=${SOAK_CUTS_SEEDS:-100000}
@@ -132,6 +133,27 @@ scenario() {
   ((code == 0)) || not_held+=("$name")
 }
 
+# The same of the linked store: NAME COMMAND….
+linked_trial() {
+  local name=$1 code=0
+  shift
+  mkdir -p target/scenarios
+  "$@" 2>&1 | tee "target/scenarios/$name.txt" || code=$?
+  grep -q 'verdict:' "target/scenarios/$name.txt" || return $((code ? code : 1))
+  ((code == 0)) || not_held+=("$name")
+}
+linked_trials() {
+  cargo build --release --locked -p sessions -p trefoil-linked-trials
+  cargo build --release --locked -p sessions -p trefoil-linklet --examples
+  local trials=target/release/linked-trials
+  "$trials" histories --seconds "$linked_s" --seed 1000
+  "$trials" outages --rounds 3
+  "$trials" fresh --changes 100000
+  linked_trial linked-copies "$trials" copies
+  linked_trial linked-move target/release/examples/move-under-load
+  linked_trial linked-sessions target/release/examples/load
+}
+
 # Without losing anything, at R=1 either.
 kept() {
   cargo run --release --locked --quiet -p trefoil --features full -- histories --seed 1000 --seconds 120 \
@@ -164,6 +186,7 @@ stage "lints" cargo clippy --release --workspace --features trefoil/full --all-t
 stage "commands that a plain build is without" \
   cargo test --release --locked --quiet -p trefoil --test all left_out::
 stage "linked store: kills, 200 pauses past the lease, an etcd that is killed and restored, 100,000 changes" linked_store
+stage "linked store: histories for $linked_s s, outages, failovers, broken streams, moves, sessions" linked_trials
 stage "a cell at work while etcd is dead for 60 s" etcd_outage
 stage "linked store, $linked_seeds seeds" \
   cargo run --release --locked --quiet -p trefoil-linked-sim -- --seeds "$linked_seeds"

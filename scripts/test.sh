@@ -73,6 +73,25 @@ linked_quick() {
   }
 }
 
+# What the linked store promises, by processes that are killed and cut off: the short form.
+linked_trials() {
+  trial histories --seconds 30 --seed 1
+  trial outages --lists 300
+  trial fresh --changes 10000 --kills 1
+  # A rate that this flavour can do on a busy machine.
+  trial copies --rate 2000 --objects 3000 --breaks 3
+}
+
+trial() {
+  local name=$1
+  "$built/linked-trials" "$@" >"target/trial-$name.txt" 2>&1 || {
+    cat "target/trial-$name.txt" >&2
+    return 1
+  }
+  echo "$name"
+  sed -n '/^$/,$p' "target/trial-$name.txt" | tail -n 16
+}
+
 stage "compiler" scripts/setup.sh
 fetch_peers
 stage "formatting" cargo fmt --all --check
@@ -84,6 +103,7 @@ check_specification
 stage "tests of every crate" scripts/run-tests.py tested
 stage "specification, by TLC" await_specification
 stage "histories and chaos" histories
+stage "linked store: histories, outages, a database that fails over, broken streams" linked_trials
 stage "linked store beside caches, quick" linked_quick
 stage "real clients, and memcached's own tests" scripts/clients.sh --checks-only serve gateway
 stages_report

@@ -3,10 +3,12 @@
 //! lost values, latency before and during the move. With copies (`eventual` or
 //! `strong`) there are three servers, and each object is in two of them.
 //!
-//! `cargo run --release -p trefoil-linklet --example move-under-load
-//! [OBJECTS [RUNS [CHUNK_KIB [none|eventual|strong]]]]`
+//! `cargo run --release -p trefoil-linklet --example move-under-load --
+//! [--json] [OBJECTS [RUNS [CHUNK_KIB [none|eventual|strong]]]]`
 //!
-//! The last lines have the median over the runs, and the sums of what must be 0.
+//! It judges itself: the last lines have the median over the runs and the sums of what
+//! must be 0, beside what is wanted, and the exit code is 1 if something else was found.
+//! With `--json` one more line has the same.
 //!
 //! Servers and callers share one process and loopback gRPC; a request is a
 //! call into the server's linklet, so latencies are those of the store alone.
@@ -28,6 +30,8 @@ const CALLERS: u64 = 8;
 const MOVE_BYTES_PER_SECOND: u64 = 32 << 20;
 /// Nothing has moved for so long: it is quiet.
 const SETTLE: Duration = Duration::from_secs(2);
+/// One request in a hundred may take so many times as long as before the move.
+const P99_TIMES_MAX: f64 = 2.0;
 /// How long the load runs before the move.
 const QUIET: Duration = Duration::from_secs(4);
 
@@ -265,8 +269,16 @@ fn median(mut figures: Vec<f64>) -> f64 {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let mut arguments = std::env::args().skip(1);
+async fn main() -> Result<std::process::ExitCode, Box<dyn std::error::Error>> {
+    let (options, arguments): (Vec<String>, Vec<String>) = std::env::args()
+        .skip(1)
+        .partition(|word| word.starts_with("--"));
+    let is_json = match &options[..] {
+        [] => false,
+        [json] if json == "--json" => true,
+        other => return Err(format!("no such options: {other:?}").into()),
+    };
+    let mut arguments = arguments.into_iter();
     let objects = arguments.next().map_or(Ok(300_000), |n| n.parse())?;
     let runs: usize = arguments.next().map_or(Ok(5), |n| n.parse())?;
     let mut config = Config {
@@ -297,13 +309,42 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         "  p99 during      {:>8.0} µs",
         of(|run| run.during_us as f64)
     );
-    println!(
-        "  during/before   {:>8.2}",
-        of(|run| run.during_us as f64 / run.before_us.max(1) as f64)
-    );
+    let times = of(|run| run.during_us as f64 / run.before_us.max(1) as f64);
+    println!("  during/before   {times:>8.2}      wanted: at most {P99_TIMES_MAX}");
     println!("  the move took   {:>8.2} s", of(|run| run.seconds));
     let sum = |figure: fn(&Figures) -> u64| all.iter().map(figure).sum::<u64>();
-    println!("failed requests   {:>8}", sum(|run| run.failed));
-    println!("lost values       {:>8}", sum(|run| run.lost));
-    Ok(())
+    let (failed, lost) = (sum(|run| run.failed), sum(|run| run.lost));
+    println!("failed requests   {failed:>8}      wanted: 0");
+    println!("lost values       {lost:>8}      wanted: 0");
+    let mut broken = Vec::new();
+    if failed > 0 {
+        broken.push(format!("{failed} requests failed"));
+    }
+    if lost > 0 {
+        broken.push(format!("{lost} values were lost"));
+    }
+    if times > P99_TIMES_MAX {
+        broken.push(format!("p99 is {times:.2} times that before the move"));
+    }
+    let holds = broken.is_empty();
+    if is_json {
+        let runs = all.iter().map(|run| {
+            format!(
+                r#"{{"before_us":{},"during_us":{},"failed":{},"lost":{},"seconds":{:.3}}}"#,
+                run.before_us, run.during_us, run.failed, run.lost, run.seconds
+            )
+        });
+        let runs: Vec<String> = runs.collect();
+        println!(
+            r#"{{"runs":[{}],"p99_times":{times:.3},"failed":{failed},"lost":{lost},"holds":{holds}}}"#,
+            runs.join(",")
+        );
+    }
+    Ok(if holds {
+        println!("verdict: everything holds");
+        std::process::ExitCode::SUCCESS
+    } else {
+        println!("verdict: does not hold: {}", broken.join("; "));
+        std::process::ExitCode::FAILURE
+    })
 }

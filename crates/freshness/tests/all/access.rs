@@ -5,8 +5,13 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use trefoil_channel::{Role, Security};
 use trefoil_freshness::{HubOptions, RelayAccess, RelayServer, SubscribeOptions, Subscription};
+
+/// Whose certificate is valid for a moment.
+const ENDING: &str = "ending";
+const VALID_FOR: Duration = Duration::from_secs(3);
 
 fn put(path: &Path, text: &str) {
     std::fs::write(path, text).unwrap();
@@ -23,6 +28,10 @@ fn issue(
 ) -> PathBuf {
     let mut params = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
     params.distinguished_name.push(DnType::CommonName, name);
+    if name == ENDING {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        params.not_after = rcgen::date_time_ymd(1970, 1, 1) + now.unwrap() + VALID_FOR;
+    }
     for urn in [role.urn(), trefoil_tls::corpus_urn(corpus)] {
         let urn = urn.try_into().unwrap();
         params.subject_alt_names.push(SanType::URI(urn));
@@ -66,9 +75,12 @@ async fn only_who_is_of_the_corpus_is_told() {
         (Subscription::start(options, notes.clone(), None), notes)
     };
     let caller = |name, role, corpus| Security::of_caller(&issue(name, role, corpus)).unwrap();
+    let ended = caller(ENDING, Role::Client, "mail");
+    tokio::time::sleep(VALID_FOR + Duration::from_secs(1)).await;
     for (security, why) in [
         (caller("news", Role::Backend, "news"), "is not for corpus"),
         (Security::Loopback, ""),
+        (ended, "expired"),
     ] {
         let (subscription, notes) = subscribe(security);
         let trouble = || subscription.status().trouble.unwrap_or_default();

@@ -40,8 +40,22 @@ impl Authority {
     }
 
     fn issue(&self, name: &str, role: Role, corpora: &[&str]) -> PathBuf {
+        self.issue_until(name, role, corpora, None)
+    }
+
+    /// One that is valid until so long after 1970.
+    fn issue_until(
+        &self,
+        name: &str,
+        role: Role,
+        corpora: &[&str],
+        until: Option<Duration>,
+    ) -> PathBuf {
         let mut params = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
         params.distinguished_name.push(DnType::CommonName, name);
+        if let Some(until) = until {
+            params.not_after = rcgen::date_time_ymd(1970, 1, 1) + until;
+        }
         let corpora = corpora.iter().map(|corpus| corpus_urn(corpus));
         for urn in corpora.chain([role.urn()]) {
             let urn = urn.try_into().unwrap();
@@ -292,6 +306,82 @@ async fn frames_are_taken_from_servers_of_the_corpus_only() {
     // In the clear there is no connection: TLS is spoken there, and nothing else.
     let plain = send(&peer, two, id, &Security::Loopback).await.unwrap_err();
     assert_ne!(plain.code(), Code::InvalidArgument, "{plain}");
+}
+
+/// Calls something that nobody serves, as a router calls an application at its server's
+/// port: who is heard is told that there is no such thing.
+async fn call(address: &str, security: &Security) -> Status {
+    let channel = match security
+        .connect(address, Some(CORPUS), |endpoint| endpoint)
+        .await
+    {
+        Ok(channel) => channel,
+        Err(error) => return Status::unauthenticated(error),
+    };
+    let mut client = tonic::client::Grpc::new(channel);
+    if let Err(error) = client.ready().await {
+        return Status::unauthenticated(error.to_string());
+    }
+    let path = "/application.v1.Application/Call".parse().unwrap();
+    let codec = tonic_prost::ProstCodec::<(), ()>::default();
+    let answer = client.unary(tonic::Request::new(()), path, codec).await;
+    answer.unwrap_err()
+}
+
+/// Every door, for those who have no certificate, and those whose certificate has ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_certificate_that_is_valid_no_door_opens() {
+    let authority = Authority::new();
+    let (_assigner, address) = assigner(authority.server("assigner", &["*"])).await;
+    let linklet = linklet(&address, authority.server("one", &[CORPUS]))
+        .await
+        .unwrap();
+    let (id, peer) = peer_of(&linklet).await;
+    let status = async |security: Security| {
+        let client = AssignerClient::with(address.parse().unwrap(), security);
+        client.status().await.pop().unwrap().1
+    };
+    let freeze = async |security: Security| {
+        let client = AssignerClient::with(address.parse().unwrap(), security);
+        client.set_freeze(CORPUS, Freeze::All).await
+    };
+    let begin = async |security: Security| {
+        let client = AssignerClient::with(address.parse().unwrap(), security);
+        client.begin_incarnation(CORPUS).await
+    };
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let until = Some(now.unwrap() + 4 * SECOND);
+    let issue = |name, role| authority.issue_until(name, role, &["*"], until);
+    let server = Security::of_server(&issue("server", Role::Backend)).unwrap();
+    let client = Security::of_caller(&issue("client", Role::Client)).unwrap();
+    let admin = Security::of_caller(&issue("admin", Role::Admin)).unwrap();
+    // While they are valid they open what they are for.
+    joins(&address, server.clone()).await.unwrap();
+    let heard = send(&peer, id, &server).await.unwrap_err();
+    assert_eq!(heard.code(), Code::InvalidArgument, "{heard}");
+    let heard = call(&peer, &client).await;
+    assert_eq!(heard.code(), Code::Unimplemented, "{heard}");
+    status(admin.clone()).await.unwrap();
+    freeze(admin.clone()).await.unwrap();
+    tokio::time::sleep(5 * SECOND).await;
+    for security in [Security::Loopback, server, client, admin] {
+        let shown = format!("{security:?}");
+        assert!(joins(&address, security.clone()).await.is_err(), "{shown}");
+        let followed = Watcher::open_with(&address, CORPUS, security.clone());
+        let followed = tokio::time::timeout(2 * SECOND, followed).await;
+        assert!(!matches!(followed, Ok(Ok(_))), "{shown}");
+        let sent = send(&peer, id, &security).await.unwrap_err();
+        assert_ne!(sent.code(), Code::InvalidArgument, "{shown}: {sent}");
+        let called = call(&peer, &security).await;
+        assert_ne!(called.code(), Code::Unimplemented, "{shown}: {called}");
+        assert!(status(security.clone()).await.is_err(), "{shown}");
+        assert!(freeze(security.clone()).await.is_err(), "{shown}");
+        assert!(begin(security).await.is_err(), "{shown}");
+    }
+    // Those of another corpus steer nothing.
+    let news = authority.server("news", &["news"]);
+    assert!(freeze(news.clone()).await.is_err());
+    assert!(begin(news).await.is_err());
 }
 
 /// Servers say what they speak with the first parcel. Of a release that cannot be
