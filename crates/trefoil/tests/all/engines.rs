@@ -8,7 +8,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
-use trefoil_client::{CarrierInUse, Client, Lookup, MissReason, Mutated, Options, SetOptions};
+use trefoil_client::{
+    CarrierInUse, Client, Lookup, LookupStrategy, MissReason, Mutated, Options, SetOptions,
+};
 use trefoil_client_core::vote::{IndexVote, index_vote};
 use trefoil_fabric::port::{Completion, Port as _, Progress, Token};
 use trefoil_layout::KeyHash;
@@ -184,10 +186,16 @@ fn round_of(key: &str, value: &[u8]) -> u64 {
 
 #[test]
 fn items_are_found_by_way_of_an_engine_whatever_their_length() {
-    for mode in ["R=1", "R=3.2"] {
+    let strategies = LookupStrategy::ALL.into_iter();
+    let ways = strategies.flat_map(|strategy| [("R=1", strategy), ("R=3.2", strategy)]);
+    for (mode, strategy) in ways {
         let (_dir, cell) = up(mode);
         let engine = Engine::beside(&cell);
-        let mut client = engine.client(&cell);
+        let options = Options {
+            strategy,
+            ..engine.options()
+        };
+        let mut client = client(&cell, options);
         // Longer than one scan solicits, and than an engine carries: that comes by a call.
         for len in [0, 1, 100, 5000, 100_000, 300_000, 2_000_000] {
             let key = format!("of {len}");
@@ -196,12 +204,12 @@ fn items_are_found_by_way_of_an_engine_whatever_their_length() {
             assert_eq!(
                 get(&mut client, &key).as_ref(),
                 Some(&value),
-                "{mode} {len}"
+                "{mode} {strategy:?} {len}"
             );
             assert_eq!(
                 get(&mut client, &key).as_ref(),
                 Some(&value),
-                "{mode} {len}"
+                "{mode} {strategy:?} {len}"
             );
         }
         assert_eq!(get(&mut client, "absent"), None);
@@ -1256,6 +1264,87 @@ fn of_three_copies_one_comes_over_the_wire() {
         "{copies} copies a GET: {counted:?}"
     );
     assert!(counted["scans"] >= 2 * GETS as u64, "{counted:?}");
+}
+
+/// What each strategy asks for, and what comes over the wire for it.
+#[test]
+fn each_strategy_asks_for_what_it_says() {
+    const LEN: usize = 32 << 10;
+    const GETS: u64 = 200;
+    let (_dir, cell) = up("R=3.2");
+    let keys: Vec<String> = (0..20).map(|number| format!("k{number}")).collect();
+    // Copies of a value, and reads for a GET; the third was asked where this machine stood
+    // still.
+    for (strategy, copies, reads) in [
+        (LookupStrategy::Scar, 1.0, 0),
+        (LookupStrategy::ScarAll, 2.0, 0),
+        (LookupStrategy::TwoReads, 1.0, 1),
+        (LookupStrategy::Rpc, 0.0, 0),
+    ] {
+        let engine = Engine::beside(&cell);
+        let options = Options {
+            strategy,
+            ..engine.options()
+        };
+        let mut client = client(&cell, options);
+        for key in &keys {
+            set(&mut client, key, &value(key, 1, LEN));
+        }
+        for key in keys.iter().cycle().take(GETS as usize) {
+            let found = get(&mut client, key);
+            assert!(found == Some(value(key, 1, LEN)), "{key}");
+        }
+        drop(client);
+        let counted = engine.stop();
+        let sent = counted["bytes_out"] as f64 / (GETS as usize * LEN) as f64;
+        let is_close = (copies..copies + 0.5).contains(&sent);
+        assert!(is_close, "{strategy:?}: {sent} copies: {counted:?}");
+        let asked = counted["reads"];
+        let is_close = (reads * GETS..=reads * GETS * 5 / 4).contains(&asked);
+        assert!(is_close, "{strategy:?}: {counted:?}");
+    }
+}
+
+/// One item in twenty is long: the window holds few scans that could bring one. Whether votes
+/// are asked for then depends on how fast answers come.
+#[test]
+fn batches_of_very_different_lengths_are_found_whole() {
+    let (_dir, cell) = up("R=1");
+    let lens = |number: usize| {
+        if number.is_multiple_of(20) {
+            60_000
+        } else {
+            100
+        }
+    };
+    let keys: Vec<String> = (0..600).map(|number| format!("k{number}")).collect();
+    let names: Vec<&[u8]> = keys.iter().map(String::as_bytes).collect();
+    let certs = Certs::issue();
+    for by_datagrams in [false, true] {
+        let engine = Engine::start_with(&cell, certs.listen(), &["--certs", &certs.of_server()]);
+        let options = Options {
+            engine_datagrams: by_datagrams,
+            ..engine.options()
+        };
+        let mut client = certs.client(&cell, options);
+        for (number, key) in keys.iter().enumerate() {
+            set(&mut client, key, &value(key, 1, lens(number)));
+        }
+        for _ in 0..20 {
+            let mut hits = 0;
+            client.get_many(&names, |at, found| {
+                let Ok(Lookup::Hit(hit)) = found else {
+                    panic!("{}: {found:?}", keys[at]);
+                };
+                assert!(hit.value == value(&keys[at], 1, lens(at)), "{}", keys[at]);
+                hits += 1;
+            });
+            assert_eq!(hits, keys.len());
+        }
+        drop(client);
+        let counted = engine.stop();
+        assert!(counted["scans"] >= 20 * 600, "{counted:?}");
+    }
 }
 
 #[test]
