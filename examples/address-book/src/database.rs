@@ -7,7 +7,8 @@ use address_book_contract::v1::AddressBook;
 use prost::Message as _;
 use std::sync::Arc;
 use tokio::sync::Mutex;
-use tokio_postgres::{Client, NoTls, Statement};
+use tokio_postgres::Statement;
+use trefoil_freshness::Database as Postgres;
 
 const SCHEMA: &str = "create table if not exists books (
     owner text primary key, version bigint not null, book bytea not null)";
@@ -20,9 +21,12 @@ const SAVE: &str = "insert into books (owner, version, book) values ($1, $2, $3)
 /// password.
 #[derive(Debug, thiserror::Error)]
 pub enum DatabaseError {
-    /// No connection, or a statement failed.
+    /// A statement failed.
     #[error("database: {}", told(.0))]
     Postgres(#[from] tokio_postgres::Error),
+    /// No connection.
+    #[error(transparent)]
+    Unreachable(#[from] trefoil_freshness::DatabaseError),
     /// A row that holds no book.
     #[error("the database holds no book for {owner}: {source}")]
     NoBook {
@@ -44,12 +48,12 @@ fn told(error: &tokio_postgres::Error) -> String {
 /// The books of all users.
 #[derive(Clone)]
 pub struct Database {
-    url: Arc<str>,
+    postgres: Postgres,
     connection: Arc<Mutex<Option<Arc<Connection>>>>,
 }
 
 struct Connection {
-    client: Client,
+    postgres: trefoil_freshness::Connection,
     load: Statement,
     save: Statement,
 }
@@ -58,7 +62,7 @@ impl Database {
     /// Connects and makes the table if it is not there.
     pub async fn connect(url: &str) -> Result<Self, DatabaseError> {
         let database = Database {
-            url: url.into(),
+            postgres: url.parse()?,
             connection: Arc::default(),
         };
         database.connection().await?;
@@ -69,6 +73,7 @@ impl Database {
     pub async fn load(&self, owner: &str) -> Result<Option<AddressBook>, DatabaseError> {
         let connection = self.connection().await?;
         let row = connection
+            .postgres
             .client
             .query_opt(&connection.load, &[&owner])
             .await?;
@@ -87,6 +92,7 @@ impl Database {
         let version = i64::try_from(book.version).unwrap_or(i64::MAX);
         let bytes = book.encode_to_vec();
         let written = connection
+            .postgres
             .client
             .execute(&connection.save, &[&book.owner, &version, &bytes])
             .await?;
@@ -97,19 +103,17 @@ impl Database {
     async fn connection(&self) -> Result<Arc<Connection>, DatabaseError> {
         let mut kept = self.connection.lock().await;
         if let Some(connection) = &*kept
-            && !connection.client.is_closed()
+            && !connection.postgres.client.is_closed()
         {
             return Ok(connection.clone());
         }
-        let (client, driver) = tokio_postgres::connect(&self.url, NoTls).await?;
-        // Ends when the client is dropped or the server closes; statements then
-        // fail and say so.
-        tokio::spawn(driver);
-        client.batch_execute(SCHEMA).await?;
+        // With TLS as the relay has it; statements fail when the server closes.
+        let postgres = self.postgres.connect().await?;
+        postgres.client.batch_execute(SCHEMA).await?;
         let connection = Arc::new(Connection {
-            load: client.prepare(LOAD).await?,
-            save: client.prepare(SAVE).await?,
-            client,
+            load: postgres.client.prepare(LOAD).await?,
+            save: postgres.client.prepare(SAVE).await?,
+            postgres,
         });
         *kept = Some(connection.clone());
         Ok(connection)
