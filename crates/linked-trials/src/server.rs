@@ -259,6 +259,8 @@ fn outcome(error: &Error) -> Option<&'static str> {
         Error::NotMember => "not-member",
         Error::NoRoom { .. } => "no-room",
         Error::NoRoomForCopy { .. } => "no-room-for-copy",
+        Error::TooLong { .. } => "too-long",
+        Error::Stale { .. } => "stale",
         Error::Marshal(_) => "marshal",
         Error::Conflict => "conflict",
         Error::Unsettled { .. } => "unsettled",

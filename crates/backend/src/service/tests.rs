@@ -3,15 +3,22 @@
 
 use super::*;
 use crate::{ListenOptions, Listeners, Server, ServerOptions};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use trefoil_cell::{
     BackendConfig, BackendRegistry as _, CellConfig, ConfigStore as _, DirectoryStore, Mode,
     RpcAddress,
 };
+use trefoil_layout::data::DataEntry;
 use trefoil_layout::limits::LAYOUT_VERSION;
+use trefoil_layout::message::{self, RequestHead};
+use trefoil_layout::op::{Action, Mutation};
 use trefoil_layout::{KeyHasher, Version, epoch};
+use trefoil_ordered::Queue;
 use trefoil_rpc::v1::{HandOverStep, ResizeStep};
+use trefoil_store::{Access, StoredItem};
 
 /// The only shard.
 const SHARD: usize = 0;
@@ -29,6 +36,10 @@ struct Cell {
 
 impl Cell {
     fn new() -> Self {
+        Self::start(false)
+    }
+
+    fn start(queue: bool) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let store = DirectoryStore::create(dir.path()).unwrap();
         let config = CellConfig {
@@ -60,6 +71,7 @@ impl Cell {
             // Generous: the bound counts what parallel tests hold, too.
             memory_limit: 1 << 30,
             locks: vec![store.claim(0).unwrap()],
+            queue,
             ..ServerOptions::new(Arc::new(store.clone()), vec![0])
         };
         Cell {
@@ -219,4 +231,42 @@ fn who_recovers_under_another_configuration_raises_no_epoch() {
     // A release that does not say.
     let next = cell.next();
     assert_eq!(cell.raise(next, 0), Ok(next));
+}
+
+/// Whoever copies under the raised epoch finds what was committed under the former one, though
+/// the queue's thread slept.
+#[test]
+fn what_was_committed_is_executed_before_a_raised_epoch_is_told() {
+    let cell = Cell::start(true);
+    let queue = cell.member().queue.get().unwrap();
+    let lane = queue.admit().map_err(drop).unwrap();
+    let joined = Queue::join_lane(lane.order, lane.lane, UnixStream::from(lane.bell));
+    let mut client = joined.unwrap();
+    for number in 0..30u64 {
+        let key = number.to_le_bytes();
+        let request = message::Request::Mutate(Mutation {
+            action: Action::Set,
+            version: Version {
+                time_ns: crate::clock::now().unix_ns,
+                origin: 1 + number,
+            },
+            entry: DataEntry {
+                key: &key,
+                value: b"value",
+                ..DataEntry::default()
+            },
+        });
+        let mut bytes = vec![0; request.encoded_len()];
+        let config_id = cell.config.config_id;
+        request.encode(RequestHead { id: 0, config_id }, &mut bytes);
+        // It naps for milliseconds.
+        std::thread::sleep(Duration::from_millis(10));
+        client.submit(&bytes, true).unwrap();
+        let next = cell.next();
+        assert_eq!(cell.raise(next, 0), Ok(next));
+        let store = &cell.member().store;
+        let is_there = |item: Option<&StoredItem<'_>>| item.is_some();
+        let found = store.read(crate::clock::now(), &key, Access::Peek, is_there);
+        assert_eq!(found, Ok(true), "{number}");
+    }
 }

@@ -218,6 +218,10 @@ fn what_began_later_wins_whatever_clocks_say(real: Real) {
         }
         behind.erase_by(b"key", Commit::Acknowledged).unwrap();
         assert_eq!(value(&mut reader, b"key"), None);
+        // One right after the other: neither is executed when the second one begins.
+        commit(&mut ahead, b"key", b"first").unwrap();
+        commit(&mut behind, b"key", b"second").unwrap();
+        assert_eq!(value(&mut reader, b"key"), Some(b"second".to_vec()));
     }
 }
 

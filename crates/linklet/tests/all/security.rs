@@ -356,8 +356,9 @@ async fn without_a_certificate_that_is_valid_no_door_opens() {
     let client = Security::of_caller(&issue("client", Role::Client)).unwrap();
     let admin = Security::of_caller(&issue("admin", Role::Admin)).unwrap();
     // While they are valid they open what they are for.
-    joins(&address, server.clone()).await.unwrap();
-    let heard = send(&peer, id, &server).await.unwrap_err();
+    let two = joins(&address, server.clone()).await.unwrap();
+    let two = two.server_id().0;
+    let heard = send(&peer, two, id, &server).await.unwrap_err();
     assert_eq!(heard.code(), Code::InvalidArgument, "{heard}");
     let heard = call(&peer, &client).await;
     assert_eq!(heard.code(), Code::Unimplemented, "{heard}");
@@ -370,7 +371,7 @@ async fn without_a_certificate_that_is_valid_no_door_opens() {
         let followed = Watcher::open_with(&address, CORPUS, security.clone());
         let followed = tokio::time::timeout(2 * SECOND, followed).await;
         assert!(!matches!(followed, Ok(Ok(_))), "{shown}");
-        let sent = send(&peer, id, &security).await.unwrap_err();
+        let sent = send(&peer, two, id, &security).await.unwrap_err();
         assert_ne!(sent.code(), Code::InvalidArgument, "{shown}: {sent}");
         let called = call(&peer, &security).await;
         assert_ne!(called.code(), Code::Unimplemented, "{shown}: {called}");

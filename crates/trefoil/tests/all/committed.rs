@@ -2,6 +2,7 @@
 //! of their own.
 
 use crate::support::{Cell, Hanging, kill, reaches_all, run, text};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use trefoil_client::{Client, Commit, Lookup, Mutated, Options, SetOptions};
 
@@ -128,6 +129,43 @@ fn a_backend_of_three_that_dies_with_its_queue_takes_nothing_along() {
         reaches_all(&mut reader);
         reaches_all(&mut writer);
     }
+}
+
+/// While backends move nothing fails, and of nothing it is unknown whether it was done.
+#[test]
+fn who_commits_while_three_copies_move_is_always_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let cell = Cell::up(dir.path(), &[&THREE[..], &["--queue"]].concat());
+    let connected = trefoil_client::Cell::connect(&cell.address).unwrap();
+    let mut writer = connected.client(Options {
+        deadline: Duration::from_secs(20),
+        ..Options::default()
+    });
+    reaches_all(&mut writer);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let moves = scope.spawn(|| {
+            let moved = cell.run(&["cell", "restart"]);
+            is_over.store(true, Ordering::Relaxed);
+            moved
+        });
+        let (mut committed, mut number) = (0, 0u64);
+        while !is_over.load(Ordering::Relaxed) {
+            number += 1;
+            let (key, options) = ((number % 500).to_le_bytes(), SetOptions::default());
+            match writer.set_by(&key, b"value", options, Commit::Acknowledged) {
+                Ok(Mutated::Committed) => committed += 1,
+                Ok(Mutated::Stored { .. }) => {}
+                other => panic!("{number}: {other:?}"),
+            }
+            if number % 32 == 0 {
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        }
+        let moved = moves.join().expect("no panic");
+        assert!(moved.status.success(), "{}", text(&moved.stderr));
+        assert!(committed > 100, "{committed} of {number}");
+    });
 }
 
 fn commits(client: &mut Client, name: &str) -> bool {
