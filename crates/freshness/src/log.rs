@@ -5,6 +5,11 @@
 //! Events have numbers. A subscriber goes on after a [`Progress`]: there, and
 //! only there, everything up to a position has been told. So the log is cut at
 //! the end of a progress, too.
+//!
+//! What stands before a progress may lie behind its position: a change is told when
+//! it is read, and progress once it is visible. Who holds nothing from before, or
+//! comes from another relay, has not heard that. So it goes on after a progress
+//! before which nothing later than its place was told.
 
 use crate::event::{Event, GapReason, Progress};
 use crate::position::{History, Place};
@@ -26,12 +31,25 @@ pub(crate) struct Log {
     /// Everything after this place is here; none while that is not known: at
     /// the start, or when less than a transaction fits.
     start: Option<Place>,
-    /// Every progress in the log: its number and position.
-    marks: VecDeque<(u64, u64)>,
+    /// Every progress in the log.
+    marks: VecDeque<Mark>,
+    /// The latest change that was ever told, and that of those that are forgotten.
+    told: u64,
+    forgotten: u64,
     bytes: usize,
     bytes_max: usize,
     /// Why those who are not here any more have missed something.
     reason: GapReason,
+}
+
+/// A progress.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    /// Its event's.
+    number: u64,
+    position: u64,
+    /// The latest change that was told before it.
+    told: u64,
 }
 
 /// Where a subscriber goes on.
@@ -51,6 +69,8 @@ impl Log {
             first: 0,
             start: None,
             marks: VecDeque::new(),
+            told: 0,
+            forgotten: 0,
             bytes: 0,
             bytes_max,
             reason: GapReason::Forgotten,
@@ -76,7 +96,7 @@ impl Log {
     /// The stream begins at this place. If that is not where the log ends,
     /// what was kept is of no use.
     pub(crate) fn begun(&mut self, place: &Place) {
-        let last = self.marks.back().map(|(_, position)| *position);
+        let last = self.marks.back().map(|mark| mark.position);
         let history = self.start.as_ref().map(|start| &start.history);
         let here = last.or(self.start.as_ref().map(|start| start.position));
         if history == Some(&place.history) && here >= Some(place.position) {
@@ -95,6 +115,8 @@ impl Log {
         self.first = self.end() + 1;
         self.events.clear();
         self.marks.clear();
+        // The stream that begins next tells all of it again, or is another one.
+        (self.told, self.forgotten) = (0, 0);
         self.bytes = 0;
         self.start = None;
         self.reason = reason;
@@ -108,7 +130,11 @@ impl Log {
     /// Appends an event. Forgets the oldest ones where there is no room.
     pub(crate) fn push(&mut self, event: Event) {
         if let Event::Progress(Progress { position, .. }) = event {
-            self.marks.push_back((self.end(), position));
+            self.marks.push_back(Mark {
+                number: self.end(),
+                position,
+                told: self.told,
+            });
             if let Some(start) = self
                 .start
                 .as_mut()
@@ -117,6 +143,7 @@ impl Log {
                 start.position = position;
             }
         }
+        self.told = self.told.max(changed(&event));
         self.bytes += size(&event);
         self.events.push_back(event);
         if self.bytes <= self.bytes_max {
@@ -131,6 +158,7 @@ impl Log {
             }
             self.start = None;
             self.bytes -= size(event);
+            self.forgotten = self.forgotten.max(changed(event));
             self.first += 1;
             if let Some(Event::Progress(Progress { position, .. })) = self.events.pop_front() {
                 self.marks.pop_front();
@@ -162,14 +190,22 @@ impl Log {
         if start.history != place.history || start.position > place.position {
             return None;
         }
-        let mark = self
-            .marks
-            .partition_point(|(_, position)| *position <= place.position);
-        let next = match mark.checked_sub(1) {
-            Some(before) => self.marks[before].0 + 1,
+        self.after(place.clone())
+    }
+
+    /// The first event that somebody needs who was told everything up to a place, and of
+    /// what is behind it perhaps nothing.
+    fn after(&self, place: Place) -> Option<Cursor> {
+        if self.forgotten > place.position {
+            return None;
+        }
+        // Both grow with the number.
+        let is_told = |mark: &Mark| mark.position.max(mark.told) <= place.position;
+        let told = self.marks.partition_point(is_told);
+        let next = match told.checked_sub(1) {
+            Some(last) => self.marks[last].number + 1,
             None => self.first,
         };
-        let place = place.clone();
         Some(Cursor { next, place })
     }
 
@@ -177,26 +213,31 @@ impl Log {
     /// the last progress. None while there is none.
     pub(crate) fn newest(&self) -> Option<Cursor> {
         let start = self.start.as_ref()?;
-        match self.marks.back() {
-            Some((number, position)) => Some(Cursor {
-                next: number + 1,
-                place: Place {
-                    history: start.history.clone(),
-                    position: *position,
-                },
-            }),
-            None if start.position == UNKNOWN => None,
-            None => Some(Cursor {
-                next: self.first,
-                place: start.clone(),
-            }),
+        let position = self
+            .marks
+            .back()
+            .map_or(start.position, |mark| mark.position);
+        if position == UNKNOWN {
+            return None;
         }
+        self.after(Place {
+            history: start.history.clone(),
+            position,
+        })
     }
 
     /// The events from a number on; none if the first of them is forgotten.
     pub(crate) fn from(&self, next: u64) -> Option<impl Iterator<Item = &Event>> {
         let skip = next.checked_sub(self.first)?;
         Some(self.events.range((skip as usize).min(self.events.len())..))
+    }
+}
+
+/// The position of a change; 0 if it is none.
+fn changed(event: &Event) -> u64 {
+    match event {
+        Event::Invalidate { position, .. } | Event::Refresh { position, .. } => *position,
+        _ => 0,
     }
 }
 
@@ -273,6 +314,8 @@ mod tests {
         };
         assert_eq!(resumed(9), None);
         assert_eq!(resumed(10), Some(vec![11, 21, 31]));
+        // What was told before it, and is behind it.
+        assert_eq!(resumed(20), Some(vec![11, 21, 31]));
         assert_eq!(resumed(25), Some(vec![31]));
         assert_eq!(resumed(30), Some(vec![]));
         assert_eq!(log.newest().map(|cursor| cursor.place), Some(place(30)));
@@ -281,6 +324,28 @@ mod tests {
             position: 30,
         };
         assert_eq!(log.resume(&other), None);
+    }
+
+    /// A change is read before it is visible, and progress told of what is before it.
+    #[test]
+    fn who_begins_anew_hears_what_was_told_before_and_is_behind() {
+        let mut log = Log::new(1 << 20);
+        log.begun(&place(10));
+        [change(90), change(110), progress(95)].map(|event| log.push(event));
+        let newest = log.newest().expect("there is progress");
+        assert_eq!(newest.place, place(95));
+        let told = positions(&log, newest.next).expect("it is there");
+        assert!(told.contains(&110), "{told:?}");
+        log.push(progress(110));
+        let newest = log.newest().expect("there is progress");
+        assert_eq!(positions(&log, newest.next), Some(vec![]));
+        // Forgotten, it is nothing to go on after.
+        let mut small = Log::new(EVENT_BYTES + 1);
+        small.begun(&place(10));
+        [change(90), change(110), progress(95)].map(|event| small.push(event));
+        assert_eq!(small.newest(), None);
+        small.push(progress(110));
+        assert_eq!(small.newest().map(|cursor| cursor.place), Some(place(110)));
     }
 
     #[test]
@@ -316,28 +381,33 @@ mod tests {
         /// Whoever is let go on gets everything after its place, in order.
         #[test]
         fn nothing_is_missed_silently(
-            steps in prop::collection::vec(any::<bool>(), 1..200),
+            steps in prop::collection::vec(0..6_u64, 1..200),
             at in 0..200_u64,
             bytes in 300..3000_usize,
         ) {
             let mut log = Log::new(bytes);
             log.begun(&place(0));
             let mut all = Vec::new();
-            let mut position = 0;
+            let (mut position, mut visible) = (0_u64, 0);
             for step in steps {
                 match step {
-                    true => {
+                    0..=2 => {
                         position += 1;
                         all.push(position);
                         log.push(change(position));
                     }
-                    false => log.push(progress(position)),
+                    // Of what is visible.
+                    _ => {
+                        visible = visible.max(position.saturating_sub(step - 3));
+                        log.push(progress(visible));
+                    }
                 }
                 prop_assert!(log.bytes() <= bytes.max(2 * EVENT_BYTES));
             }
-            if let Some(cursor) = log.resume(&place(at)) {
+            for cursor in [log.resume(&place(at)), log.newest()].into_iter().flatten() {
                 let told = positions(&log, cursor.next).expect("it was there just now");
-                let wanted: Vec<u64> = all.into_iter().filter(|change| *change > at).collect();
+                let at = cursor.place.position;
+                let wanted: Vec<u64> = all.iter().copied().filter(|change| *change > at).collect();
                 prop_assert!(told.ends_with(&wanted), "{told:?} {wanted:?}");
             }
         }

@@ -13,6 +13,12 @@ impl Rng {
         Rng(Cell::new(seed))
     }
 
+    /// Another one, from which as much as may be is drawn without a change to this one: what
+    /// is new in a run goes by it, so that seeds that were looked at stay what they were.
+    pub(crate) fn beside(&self) -> Rng {
+        Rng::new(mix(self.0.get() ^ 0x5bd1_e995_0f1b_bcdc))
+    }
+
     pub(crate) fn next(&self) -> u64 {
         let state = self.0.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
         self.0.set(state);

@@ -115,7 +115,7 @@ fn strategy(net: &Net) -> LookupStrategy {
     match net.profile.reach {
         Reach::Engine => {
             let all = LookupStrategy::ALL;
-            all[net.rng.below(all.len() as u64) as usize]
+            all[net.ways.index(all.len())]
         }
         Reach::Rings | Reach::Reads | Reach::Calls => LookupStrategy::Auto,
     }

@@ -165,6 +165,8 @@ impl Queue {
 pub(super) struct Net {
     pub(super) profile: Profile,
     pub(super) rng: Rng,
+    /// By which way clients ask engines.
+    pub(super) ways: Rng,
     pub(super) log: Rc<Log>,
     pub(super) now_ns: Cell<u64>,
     queue: RefCell<Queue>,
@@ -214,6 +216,7 @@ impl Net {
             incarnations: Cell::new(0),
             stats: Default::default(),
             profile,
+            ways: rng.beside(),
             rng,
         }
     }

@@ -302,7 +302,7 @@ impl Port for SimPort {
     /// Now and then.
     fn prefers_votes(&self) -> bool {
         match self {
-            SimPort::Near(near) => near.engine.is_some() && near.net.rng.chance(256),
+            SimPort::Near(near) => near.engine.is_some() && near.net.ways.chance(256),
             SimPort::Far(_) => false,
         }
     }

@@ -245,7 +245,7 @@ mod histories {
 
     const HOT: [&str; 6] = [
         "--keys",
-        "2",
+        "6",
         "--value-len",
         "100..1000",
         "--memory",
