@@ -1097,7 +1097,6 @@ fn by_votes_the_data_are_read_once_of_whoever_votes_first() {
     get.votes(0, 4, 1).votes(1, 4, 1);
     get.asks_data(0);
     get.0.handle_data(0, &data, &check());
-    assert!(matches!(get.0.poll(0), GetStep::Pause { .. }));
     get.asks(GetStep::Vote { replica: 0 });
     // And what was flushed is a miss by the floor that came with the data.
     let mut get = Script::<3>::with(&plan, Limits::until(u64::MAX));
