@@ -31,7 +31,7 @@ pub struct Situation {
 /// Scans leave so much of the window to votes.
 const SHARE_OF_SCANS: (usize, usize) = (3, 4);
 /// A scan reserves so many times what the item usually takes, before asking twice is worth it.
-const TIMES: usize = 2;
+const TIMES: usize = 3;
 /// Answers that take so many times the way itself wait for something else than room.
 const QUEUE_FACTOR: u64 = 2;
 
@@ -79,7 +79,7 @@ mod tests {
     fn items_of_one_length_are_asked_for_once() {
         assert!(!with(|of| (of.used, of.usual_len) = (1 << 20, 60_000)));
         assert!(!with(|of| (of.used, of.usual_len) = (1 << 20, 32 << 10)));
-        assert!(with(|of| (of.used, of.usual_len) = (1 << 20, 30 << 10)));
+        assert!(with(|of| (of.used, of.usual_len) = (1 << 20, 20 << 10)));
         // Short ones, for which an answer's head is much.
         assert!(!with(
             |of| (of.used, of.solicited, of.usual_len) = (1 << 20, 512, 100)

@@ -1072,6 +1072,46 @@ fn where_data_are_wanted_of_a_vote_alone_it_votes_again_with_them() {
     get.hit(1, 5);
 }
 
+/// Votes from two, and a read of what the first of them names.
+#[test]
+fn by_votes_the_data_are_read_once_of_whoever_votes_first() {
+    let data = bytes_of(KEY, 5, 0);
+    let plan = Plan {
+        strategies: [Strategy::VoteThenRead; 3],
+        ..Plan::frugal(0)
+    };
+    for first in [0, 1] {
+        let mut get = Script::<3>::with(&plan, Limits::until(u64::MAX));
+        get.asks(GetStep::Vote { replica: 0 });
+        get.asks(GetStep::Vote { replica: 1 }).waits();
+        get.votes(first, 5, 1);
+        get.asks_data(first);
+        get.votes(1 - first, 5, 1).waits();
+        get.0.handle_data(first, &data, &check());
+        get.hit(first, 5);
+    }
+    // What has changed meanwhile is torn: that one votes anew.
+    let mut get = Script::<3>::with(&plan, Limits::until(u64::MAX));
+    get.asks(GetStep::Vote { replica: 0 });
+    get.asks(GetStep::Vote { replica: 1 }).waits();
+    get.votes(0, 4, 1).votes(1, 4, 1);
+    get.asks_data(0);
+    get.0.handle_data(0, &data, &check());
+    get.asks(GetStep::Vote { replica: 0 });
+    // And what was flushed is a miss by the floor that came with the data.
+    let mut get = Script::<3>::with(&plan, Limits::until(u64::MAX));
+    get.asks(GetStep::Vote { replica: 0 });
+    get.asks(GetStep::Vote { replica: 1 }).waits();
+    get.votes(0, 5, 1).votes(1, 5, 1);
+    get.asks_data(0);
+    let flushed = DataCheck {
+        flush_floor: v(5),
+        ..check()
+    };
+    get.0.handle_data(0, &data, &flushed);
+    get.miss(MissReason::Flushed);
+}
+
 #[test]
 fn an_overflowed_bucket_is_asked_by_message() {
     let mut get = Script::<1>::new();
