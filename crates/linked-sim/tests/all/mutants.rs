@@ -5,7 +5,7 @@
 use trefoil_linked_sim::{Property, Runs, run_seed};
 use trefoil_linklet_core::mutants::{self, Mutant};
 
-/// The simulator does not meet the cases of these within `SEEDS`, rushing or not.
+/// The simulator was not seen to meet the cases of these within `SEEDS`, rushing or not.
 /// What is kept in memory, and how often something is sent in vain, is no matter of the
 /// simulator's.
 const SCRIPTED: [Mutant; 7] = [
