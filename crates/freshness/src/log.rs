@@ -317,7 +317,7 @@ mod tests {
         // What was told before it, and is behind it.
         assert_eq!(resumed(20), Some(vec![11, 21, 31]));
         assert_eq!(resumed(25), Some(vec![31]));
-        assert_eq!(resumed(30), Some(vec![]));
+        assert_eq!(resumed(30), Some(vec![31]));
         assert_eq!(log.newest().map(|cursor| cursor.place), Some(place(30)));
         let other = Place {
             history: History("other".into()),
