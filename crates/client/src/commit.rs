@@ -29,10 +29,8 @@ use trefoil_driver::{Item, Owner};
 use trefoil_fabric::shm::ConnectOptions;
 use trefoil_layout::data::DataEntry;
 use trefoil_layout::limits::CLOCK_AHEAD_NS_MAX;
-use trefoil_layout::message::{Request, RequestHead};
 use trefoil_layout::op::{Action, Mutation};
 use trefoil_layout::{KeyHash, Version};
-use trefoil_ordered::slot::PAYLOAD_LEN_MAX;
 
 /// When a SET or an ERASE is done for its caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -117,9 +115,15 @@ impl Client {
             .driver
             .begin_again(as_published, key, value, item, owner);
         // It may be executed where it stands, whatever the others say.
+        let perhaps = |why: &dyn std::fmt::Display| {
+            OpError::Indeterminate(format!(
+                "it stands in queues of some of its backends, and by messages it was superseded, or \
+                 got no quorum: {why}"
+            ))
+        };
         self.waited_mutation(at).map_err(|error| match error {
-            OpError::Failed(why) => OpError::Indeterminate(why),
-            OpError::Rejected(why) => OpError::Indeterminate(why.to_string()),
+            OpError::Failed(why) | OpError::Indeterminate(why) => perhaps(&why),
+            OpError::Rejected(why) => perhaps(&why),
             error => error,
         })
     }
@@ -149,7 +153,7 @@ impl Client {
                 None => return Ok(Done::Nothing),
             },
         };
-        let request = Request::Mutate(Mutation {
+        let mutation = Mutation {
             action,
             version,
             entry: DataEntry {
@@ -160,15 +164,10 @@ impl Client {
                 item_flags: item.item_flags,
                 unique: item.unique,
             },
-        });
-        let len = request.encoded_len();
-        if len > PAYLOAD_LEN_MAX {
+        };
+        if !self.seats.write(mutation, config_id) {
             return Ok(Done::Nothing);
         }
-        let bytes = &mut self.seats.bytes;
-        bytes.clear();
-        bytes.resize(len, 0);
-        request.encode(RequestHead { id: 0, config_id }, bytes);
         let attempt = match *cohort {
             [backend] => self.seats.commit(backend, hash),
             _ => {
@@ -234,5 +233,83 @@ impl Client {
         // The host's clock, whatever this client's says: it is what the backends go by.
         let latest_ns = time::unix_ns().saturating_add(AHEAD_NS_MAX);
         (version.time_ns <= latest_ns).then_some((version, known))
+    }
+}
+
+#[cfg(test)]
+#[path = "../tests/all/real.rs"]
+#[expect(dead_code, reason = "other tests use the rest")]
+mod real;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Cell, Expected, Lookup, Options};
+    use std::time::{Duration, Instant};
+    use trefoil_cell::Mode as CellMode;
+
+    const KEY: &[u8] = b"key";
+
+    fn client(real: &real::Real) -> Client {
+        let cell = Cell::connect(&real.address).unwrap();
+        cell.client(Options {
+            deadline: Duration::from_secs(20),
+            ..Options::default()
+        })
+    }
+
+    /// Has a place at all queues from then on.
+    fn commits(client: &mut Client) {
+        let by = Instant::now() + Duration::from_secs(60);
+        let options = SetOptions::default();
+        while client.set_by(KEY, b"first", options, Commit::Acknowledged) != Ok(Mutated::Committed)
+        {
+            assert!(Instant::now() < by, "it commits nothing");
+        }
+    }
+
+    /// A commit by three, with something between its first and its second step.
+    fn with_between(client: &mut Client, value: &[u8], between: impl FnOnce()) -> Attempt {
+        let topology = client.driver.topology();
+        let hash = topology.hash(KEY);
+        let (cohort, id) = (topology.cohort(hash), topology.id().config_id);
+        let cohort = cohort.as_slice();
+        assert!(client.has_seats(cohort).unwrap());
+        let nominated = client.nominate_for_all(cohort, hash, id);
+        let (version, known) = nominated.expect("all three have room");
+        between();
+        let mutation = Mutation {
+            action: Action::Set,
+            version,
+            entry: DataEntry {
+                key: KEY,
+                value,
+                ..DataEntry::default()
+            },
+        };
+        assert!(client.seats.write(mutation, id));
+        let nominated = (&known, version.time_ns);
+        client.seats.commit_to_all(cohort, hash, id, nominated)
+    }
+
+    #[test]
+    fn a_commit_does_not_count_where_a_cas_came_between_its_steps() {
+        let real = real::Real::start_with_queue(CellMode::R32);
+        let (mut writer, mut other) = (client(&real), client(&real));
+        commits(&mut writer);
+        let undisturbed = with_between(&mut writer, b"second", || ());
+        assert!(matches!(undisturbed, Attempt::Committed));
+        let disturbed = with_between(&mut writer, b"lost", || {
+            let Lookup::Hit(hit) = other.get(KEY).unwrap() else {
+                panic!("it was committed");
+            };
+            let expected = Expected::Version(hit.version);
+            let done = other.cas(KEY, expected, b"third", SetOptions::default());
+            assert!(matches!(done, Ok(Mutated::Stored { .. })), "{done:?}");
+        });
+        assert!(matches!(disturbed, Attempt::Unknown));
+        // The CAS lies above it: it is dropped where it stands.
+        let found = other.get(KEY).unwrap();
+        assert!(matches!(found, Lookup::Hit(hit) if hit.value == b"third"));
     }
 }

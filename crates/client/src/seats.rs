@@ -10,6 +10,9 @@ use trefoil_client_core::mode::REPLICAS_MAX;
 use trefoil_driver::Topology;
 use trefoil_fabric::shm::{ConnectError, ConnectOptions, Seat};
 use trefoil_layout::KeyHash;
+use trefoil_layout::message::{Request, RequestHead};
+use trefoil_layout::op::Mutation;
+use trefoil_ordered::slot::PAYLOAD_LEN_MAX;
 
 /// How long a backend may take to give a place, unless the client's deadline is shorter.
 const WELCOME: Duration = Duration::from_secs(2);
@@ -27,8 +30,8 @@ pub(crate) struct Seats {
     by_backend: Vec<Option<Seat>>,
     /// Who is not asked before when, and what it is taken for until then.
     put_off: HashMap<u32, (u64, Option<NotCommittable>)>,
-    /// For a request.
-    pub(crate) bytes: Vec<u8>,
+    /// The request that is to be published.
+    bytes: Vec<u8>,
 }
 
 /// What came of an attempt to commit.
@@ -79,7 +82,7 @@ impl Seats {
             self.leave(backend);
             self.put_off.insert(backend, (0, None));
         }
-        self.ask(backend, topology, options(), (now_ns, deadline_ns))
+        self.ask(backend, topology, options, (now_ns, deadline_ns))
     }
 
     #[cold]
@@ -87,7 +90,7 @@ impl Seats {
         &mut self,
         backend: u32,
         topology: &Topology,
-        options: ConnectOptions,
+        options: impl FnOnce() -> ConnectOptions,
         (now_ns, deadline_ns): (u64, u64),
     ) -> Place {
         if let Some((until_ns, why)) = self.put_off.get(&backend)
@@ -110,7 +113,7 @@ impl Seats {
         };
         let options = ConnectOptions {
             timeout: welcome.min(Duration::from_nanos(left_ns)),
-            ..options
+            ..options()
         };
         let (pause_ns, why) = match Seat::take(socket, backend, &options) {
             // Where a key belongs is known by the topology alone: a backend of a cell that was
@@ -143,6 +146,19 @@ impl Seats {
         why.map_or(Place::Missing, Place::None)
     }
 
+    /// Makes this the request that is published next. `false`: it is too long for a slot.
+    pub(crate) fn write(&mut self, mutation: Mutation<'_>, config_id: u32) -> bool {
+        let request = Request::Mutate(mutation);
+        let len = request.encoded_len();
+        if len > PAYLOAD_LEN_MAX {
+            return false;
+        }
+        self.bytes.clear();
+        self.bytes.resize(len, 0);
+        request.encode(RequestHead { id: 0, config_id }, &mut self.bytes);
+        true
+    }
+
     /// What these backends know of the key. `None`: one of them would not count at present, or
     /// has no room.
     pub(crate) fn ask_all(
@@ -167,7 +183,7 @@ impl Seats {
         Some(known)
     }
 
-    /// Publishes the request at its only backend.
+    /// Publishes the request that was written at its only backend.
     pub(crate) fn commit(&mut self, backend: u32, hash: KeyHash) -> Attempt {
         if !self.publish(backend, hash) {
             return Attempt::Refused;
@@ -178,7 +194,7 @@ impl Seats {
         }
     }
 
-    /// Publishes the request, whose version has this time, at all of them.
+    /// Publishes the request that was written, whose version has this time, at all of them.
     pub(crate) fn commit_to_all(
         &mut self,
         cohort: &[u32],

@@ -331,7 +331,9 @@ mod tests {
     fn who_begins_anew_hears_what_was_told_before_and_is_behind() {
         let mut log = Log::new(1 << 20);
         log.begun(&place(10));
-        [change(90), change(110), progress(95)].map(|event| log.push(event));
+        for event in [change(90), change(110), progress(95)] {
+            log.push(event);
+        }
         let newest = log.newest().expect("there is progress");
         assert_eq!(newest.place, place(95));
         let told = positions(&log, newest.next).expect("it is there");
@@ -342,7 +344,9 @@ mod tests {
         // Forgotten, it is nothing to go on after.
         let mut small = Log::new(EVENT_BYTES + 1);
         small.begun(&place(10));
-        [change(90), change(110), progress(95)].map(|event| small.push(event));
+        for event in [change(90), change(110), progress(95)] {
+            small.push(event);
+        }
         assert_eq!(small.newest(), None);
         small.push(progress(110));
         assert_eq!(small.newest().map(|cursor| cursor.place), Some(place(110)));

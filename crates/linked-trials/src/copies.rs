@@ -76,7 +76,7 @@ fn key(number: u64) -> Vec<u8> {
     format!("object {number}").into_bytes()
 }
 
-fn count(value: &Vec<u8>) -> u64 {
+fn count(value: &[u8]) -> u64 {
     value
         .first_chunk()
         .map_or(0, |bytes| u64::from_le_bytes(*bytes))
@@ -181,7 +181,9 @@ impl Servers {
         while !behind.is_empty() {
             let mut still = Vec::new();
             for (object, wanted) in behind {
-                let found = self.linklets[at].read_copy(&object.key, count).await;
+                let found = self.linklets[at]
+                    .read_copy(&object.key, |value| count(value))
+                    .await;
                 if !matches!(found, Ok(Some(found)) if found >= wanted) {
                     still.push((object, wanted));
                 }

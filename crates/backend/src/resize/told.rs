@@ -67,7 +67,11 @@ mod tests {
     #[test]
     fn a_page_is_handed_out_once_for_the_places_that_it_tells_of() {
         let told = ToldPages::default();
-        let shards = [shard(&[0..8]), shard(&[3..5, 9..10]), shard(&[1..2])];
+        let shards = [
+            shard(from_ref(&(0..8))),
+            shard(&[3..5, 9..10]),
+            shard(from_ref(&(1..2))),
+        ];
         told.keep(&shards, vec![page(8), page(10), page(0)]);
         assert_eq!(told.take(1, &[3..5, 9..10]), Some(page(10)));
         assert_eq!(told.take(1, &[3..5, 9..10]), None);
@@ -81,7 +85,7 @@ mod tests {
     #[test]
     fn a_later_answer_puts_an_end_to_what_an_earlier_one_told() {
         let told = ToldPages::default();
-        let shards = [shard(&[0..8]), shard(&[0..8])];
+        let shards = [shard(from_ref(&(0..8))), shard(from_ref(&(0..8)))];
         told.keep(&shards, vec![page(8), page(7)]);
         told.keep(&shards, vec![page(6)]);
         assert_eq!(told.take(0, from_ref(&(0..8))), Some(page(6)));

@@ -4,7 +4,7 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::canvas::{FONT_FAMILY, PALETTE, Plot, decades};
+use super::canvas::{FONT_FAMILY, PALETTE, Plot, decades, legend};
 use super::table::nanoseconds;
 use crate::load::Latency;
 
@@ -98,12 +98,7 @@ impl Plot for LatencyBars {
             let below = TextStyle::from((FONT_FAMILY, 16)).pos(Pos::new(HPos::Center, VPos::Top));
             area.draw(&Text::new(name.clone(), (x, bottom + 8), below))?;
         }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperLeft)
-            .background_style(WHITE.mix(0.8))
-            .label_font((FONT_FAMILY, 15))
-            .draw()
+        legend(&mut chart, SeriesLabelPosition::UpperLeft)
     }
 }
 

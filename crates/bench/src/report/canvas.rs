@@ -6,7 +6,8 @@ use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use plotters::coord::Shift;
+use plotters::coord::types::RangedCoordf64;
+use plotters::coord::{CoordTranslate, Shift};
 use plotters::prelude::*;
 use plotters::style::{FontStyle, register_font};
 
@@ -39,6 +40,35 @@ pub trait Plot {
         &self,
         area: &DrawingArea<DB, Shift>,
     ) -> Result<(), DrawingAreaErrorKind<DB::ErrorType>>;
+}
+
+/// Points, the line through them, and its name for the [`legend`].
+pub(super) fn line<'a, DB: DrawingBackend + 'a>(
+    chart: &mut ChartContext<'a, DB, Cartesian2d<RangedCoordf64, RangedCoordf64>>,
+    name: &str,
+    points: impl Iterator<Item = (f64, f64)> + Clone,
+    color: RGBColor,
+) -> Result<(), DrawingAreaErrorKind<DB::ErrorType>> {
+    let dots = points.clone();
+    chart.draw_series(dots.map(|at| Circle::new(at, 3, color.filled())))?;
+    chart
+        .draw_series(LineSeries::new(points, color.stroke_width(2)))?
+        .label(name)
+        .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], color.stroke_width(3)));
+    Ok(())
+}
+
+/// The names of what was drawn.
+pub(super) fn legend<'a, DB: DrawingBackend + 'a, CT: CoordTranslate>(
+    chart: &mut ChartContext<'a, DB, CT>,
+    at: SeriesLabelPosition,
+) -> Result<(), DrawingAreaErrorKind<DB::ErrorType>> {
+    chart
+        .configure_series_labels()
+        .position(at)
+        .background_style(WHITE.mix(0.8))
+        .label_font((FONT_FAMILY, 15))
+        .draw()
 }
 
 /// Where a plot went.

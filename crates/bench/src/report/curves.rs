@@ -3,7 +3,7 @@
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use super::canvas::{FONT_FAMILY, PALETTE, Plot};
+use super::canvas::{FONT_FAMILY, PALETTE, Plot, legend, line};
 
 /// One policy, or one implementation of it.
 #[derive(Debug, Clone, PartialEq)]
@@ -65,21 +65,10 @@ impl Plot for HitRatioCurves {
                     .label(&series.name)
                     .legend(move |(x, y)| Cross::new((x + 8, y), 5, color.stroke_width(2)));
             } else {
-                chart.draw_series(points().map(|at| Circle::new(at, 3, color.filled())))?;
-                chart
-                    .draw_series(LineSeries::new(points(), color.stroke_width(2)))?
-                    .label(&series.name)
-                    .legend(move |(x, y)| {
-                        PathElement::new([(x, y), (x + 16, y)], color.stroke_width(3))
-                    });
+                line(&mut chart, &series.name, points(), color)?;
             }
         }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::LowerRight)
-            .background_style(WHITE.mix(0.8))
-            .label_font((FONT_FAMILY, 15))
-            .draw()
+        legend(&mut chart, SeriesLabelPosition::LowerRight)
     }
 }
 

@@ -3,7 +3,7 @@
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use super::canvas::{FONT_FAMILY, PALETTE, Plot};
+use super::canvas::{FONT_FAMILY, PALETTE, Plot, legend, line};
 
 /// Lines over one axis.
 #[derive(Debug, Clone, PartialEq)]
@@ -41,21 +41,9 @@ impl Plot for LinesPlot {
             .label_style((FONT_FAMILY, 15))
             .draw()?;
         for ((name, points), color) in self.lines.iter().zip(PALETTE.into_iter().cycle()) {
-            let points = || points.iter().copied();
-            chart.draw_series(points().map(|at| Circle::new(at, 3, color.filled())))?;
-            chart
-                .draw_series(LineSeries::new(points(), color.stroke_width(2)))?
-                .label(name)
-                .legend(move |(x, y)| {
-                    PathElement::new([(x, y), (x + 16, y)], color.stroke_width(3))
-                });
+            line(&mut chart, name, points.iter().copied(), color)?;
         }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperLeft)
-            .background_style(WHITE.mix(0.8))
-            .label_font((FONT_FAMILY, 15))
-            .draw()
+        legend(&mut chart, SeriesLabelPosition::UpperLeft)
     }
 }
 

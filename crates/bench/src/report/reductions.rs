@@ -4,7 +4,7 @@
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use super::canvas::{FONT_FAMILY, PALETTE, Plot};
+use super::canvas::{FONT_FAMILY, PALETTE, Plot, legend};
 
 /// More than this much slower is drawn as this much.
 const PERCENT_MIN: f64 = -50.0;
@@ -62,12 +62,7 @@ impl Plot for ReductionCurves {
                     PathElement::new([(x, y), (x + 16, y)], color.stroke_width(3))
                 });
         }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::LowerRight)
-            .background_style(WHITE.mix(0.8))
-            .label_font((FONT_FAMILY, 15))
-            .draw()
+        legend(&mut chart, SeriesLabelPosition::LowerRight)
     }
 }
 

@@ -4,7 +4,7 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::canvas::{ALARM, FONT_FAMILY, PALETTE, Plot, decades};
+use super::canvas::{ALARM, FONT_FAMILY, PALETTE, Plot, decades, legend};
 use super::table::nanoseconds;
 use crate::load::Timeline;
 
@@ -101,12 +101,7 @@ impl Plot for TimelinePlot {
             let label = Text::new(format!(" {}", event.label), (at, top), style);
             chart.draw_series(std::iter::once(label))?;
         }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperRight)
-            .background_style(WHITE.mix(0.8))
-            .label_font((FONT_FAMILY, 15))
-            .draw()
+        legend(&mut chart, SeriesLabelPosition::UpperRight)
     }
 }
 

@@ -100,6 +100,24 @@ fn a_key_is_left_dirty_by_a_third_that_has_refused_it() {
     assert!(!third(None, None));
 }
 
+/// What replicas may have under this version already does not go again above it.
+#[test]
+fn what_was_published_before_is_sent_at_its_own_version_alone() {
+    let again = || Mutate::again(Mode::R32, v(5), Limits::until(1_000));
+    let mut mutate = again();
+    sends(&mut mutate, &[0, 1, 2], 5);
+    mutate.handle_ack(0, v(5), superseded(7));
+    mutate.handle_ack(1, v(5), applied(1));
+    mutate.handle_ack(2, v(5), applied(1));
+    ends(&mut mutate, MutationOutcome::Stored { version: v(5) });
+
+    let mut mutate = again();
+    sends(&mut mutate, &[0, 1, 2], 5);
+    mutate.handle_ack(0, v(5), superseded(7));
+    mutate.handle_ack(1, v(5), superseded(8));
+    ends(&mut mutate, MutationOutcome::Indeterminate);
+}
+
 #[test]
 fn one_copy_needs_one_acknowledgement() {
     let mut mutate = Mutate::new(Mode::R1, v(5), Limits::until(1_000));

@@ -264,7 +264,7 @@ impl<'a> KeyHistory<'a> {
             ends: 0,
             begun: vec![false; self.epochs.len()],
         };
-        if search.from_absent(begin) {
+        if search.go_on_absent(begin) {
             return Ok(());
         }
         let what = match search.steps >= STEPS_MAX {
@@ -364,7 +364,7 @@ impl Search<'_> {
     }
 
     /// Goes on where no list is there.
-    fn from_absent(&mut self, mut progress: Progress) -> bool {
+    fn go_on_absent(&mut self, mut progress: Progress) -> bool {
         let history = self.history;
         self.take_all(&mut progress, &history.absent);
         if self.is_over(&mut progress) {
@@ -399,7 +399,7 @@ impl Search<'_> {
             let mut next = progress.clone();
             self.take(&mut next, append);
             self.take(&mut next, removal);
-            if self.from_absent(next) {
+            if self.go_on_absent(next) {
                 return true;
             }
         }
@@ -430,7 +430,7 @@ impl Search<'_> {
             return self.stuck(&mut progress, "a list is gone that nobody took away");
         };
         self.take(&mut progress, removal);
-        self.from_absent(progress)
+        self.go_on_absent(progress)
     }
 }
 

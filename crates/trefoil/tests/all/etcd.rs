@@ -1,18 +1,17 @@
 //! Cells whose configuration is in etcd, while etcd dies, hangs, loses its data and
 //! comes back with old data.
 
+use crate::support::etcd::{guarded_etcd, write_private};
 use crate::support::{Cell, Hanging, PROGRAM, free_port, parse, run, text};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use trefoil_client::{Client, Lookup, MissReason, Mutated, Options, SetOptions};
-use trefoil_ports::{EtcdProcess, EtcdTls};
+use trefoil_ports::EtcdProcess;
 
 const PATIENCE: Duration = Duration::from_secs(40);
 /// `make soak` gives more.
@@ -648,68 +647,22 @@ fn mistakes_are_named() {
 #[test]
 fn certificates_and_passwords_go_by_the_environment() {
     let home = tempfile::tempdir().unwrap();
-    let write = |name: &str, text: &str| {
-        let path = home.path().join(name);
-        std::fs::write(&path, text).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
-        path
-    };
-    let mut params = CertificateParams::new(Vec::new()).unwrap();
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-    let files = |name: &str| {
-        let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
-        let key = KeyPair::generate().unwrap();
-        let certificate = params.signed_by(&key, &issuer).unwrap();
-        EtcdTls {
-            authority: write("ca.pem", &issuer.pem()),
-            certificate: write(&format!("{name}.pem"), &certificate.pem()),
-            key: write(&format!("{name}-key.pem"), &key.serialize_pem()),
-        }
-    };
-    let (server, ours) = (files("server"), files("ours"));
-    let mut etcd = EtcdProcess::start(home.path(), Some(server)).unwrap();
-    for line in [
-        "user add root:master",
-        "role add root",
-        "user grant-role root root",
-        "user add cells:open-sesame",
-        "role add cells",
-        "role grant-permission cells --prefix=true readwrite mail/",
-        "user grant-role cells cells",
-        "auth enable",
-    ] {
-        etcd.ctl(&line.split(' ').collect::<Vec<_>>()).unwrap();
-    }
-    etcd.be("root:master");
+    let (mut etcd, access) = guarded_etcd(home.path(), "cells", "mail/");
     let address = format!("etcd://{}/mail", etcd.host());
     let dir = home.path().join("cell");
-    let password = write("password", "open-sesame\n");
-    let environment = [
-        ("TREFOIL_ETCD_CA", ours.authority.as_path()),
-        ("TREFOIL_ETCD_CERT", &ours.certificate),
-        ("TREFOIL_ETCD_KEY", &ours.key),
-        ("TREFOIL_ETCD_USER", Path::new("cells")),
-        ("TREFOIL_ETCD_PASSWORD_FILE", &password),
-    ];
     let cell = Cell::start_by(
         Command::new(PROGRAM)
             .args(["cell", "up", "--memory", "64MiB", "--dir"])
             .arg(&dir)
             .args(["--store", &address])
-            .envs(environment),
+            .envs(access.all()),
     );
     let command = |args: &[&str], without: &str| {
         Command::new(PROGRAM)
             .args(args)
             .args(["--cell", &address])
             .env_remove("TREFOIL_CELL")
-            .envs(
-                environment
-                    .iter()
-                    .copied()
-                    .filter(|(name, _)| *name != without),
-            )
+            .envs(access.without(without))
             .output()
             .unwrap()
     };
@@ -727,8 +680,8 @@ fn certificates_and_passwords_go_by_the_environment() {
         &command(&["get", "a"], "TREFOIL_ETCD_USER"),
         &["TREFOIL_ETCD_USER is not"],
     );
-    let wrong = write("password", "open-barley\n");
-    assert_eq!(wrong, password);
+    let wrong = write_private(&home.path().join("password"), "open-barley\n");
+    assert!(access.all().any(|(_, given)| given == wrong));
     failed(&command(&["get", "a"], ""), &["authentication failed"]);
     assert_eq!(cell.stop(), 0);
 }

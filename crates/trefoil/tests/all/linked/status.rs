@@ -2,14 +2,12 @@
 
 use super::fleet::{Running, assigner, kinds, sessions, status, trefoil, until};
 use crate::support::PROGRAM;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use crate::support::etcd::guarded_etcd;
 use serde_json::Value;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
 use std::process::Command;
 use trefoil_endpoint::Drain;
 use trefoil_linklet::{Linklet, PlainMarshal};
-use trefoil_ports::{EtcdProcess, EtcdTls};
+use trefoil_ports::EtcdProcess;
 
 fn corpus<'a>(status: &'a Value, name: &str) -> &'a Value {
     let corpora = status["corpora"].as_array().unwrap();
@@ -233,62 +231,18 @@ fn assigners_are_found_in_etcd() {
 #[test]
 fn assigners_come_into_etcd_by_the_environment() {
     let home = tempfile::tempdir().unwrap();
-    let write = |name: &str, text: &str| {
-        let path = home.path().join(name);
-        std::fs::write(&path, text).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
-        path
-    };
-    let mut params = CertificateParams::default();
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-    let files = |name: &str| {
-        let params = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
-        let key = KeyPair::generate().unwrap();
-        let certificate = params.signed_by(&key, &issuer).unwrap();
-        EtcdTls {
-            authority: write("ca.pem", &issuer.pem()),
-            certificate: write(&format!("{name}.pem"), &certificate.pem()),
-            key: write(&format!("{name}-key.pem"), &key.serialize_pem()),
-        }
-    };
-    let (server, ours) = (files("server"), files("ours"));
-    let mut etcd = EtcdProcess::start(home.path(), Some(server)).unwrap();
-    for line in [
-        "user add root:master",
-        "role add root",
-        "user grant-role root root",
-        "user add assigners:open-sesame",
-        "role add assigners",
-        "role grant-permission assigners --prefix=true readwrite linked/",
-        "user grant-role assigners assigners",
-        "auth enable",
-    ] {
-        etcd.ctl(&line.split(' ').collect::<Vec<_>>()).unwrap();
-    }
-    etcd.be("root:master");
-    let environment: [(&str, PathBuf); 5] = [
-        ("TREFOIL_ETCD_CA", ours.authority),
-        ("TREFOIL_ETCD_CERT", ours.certificate),
-        ("TREFOIL_ETCD_KEY", ours.key),
-        ("TREFOIL_ETCD_USER", "assigners".into()),
-        (
-            "TREFOIL_ETCD_PASSWORD_FILE",
-            write("password", "open-sesame\n"),
-        ),
-    ];
+    let (etcd, access) = guarded_etcd(home.path(), "assigners", "linked/");
     let store = format!("etcd://{}/linked", etcd.host());
     let leader = Running::start_by(
         Command::new(PROGRAM)
             .args(["assigner", "--listen", "127.0.0.1:0", "--corpus", "mail"])
             .args(["--store", &store])
-            .envs(environment.clone()),
+            .envs(access.all()),
     );
     let look = |without: &str| {
-        let given = environment.iter().filter(|(name, _)| *name != without);
         Command::new(PROGRAM)
             .args(["linked", "status", "--json", "--assigner", &store])
-            .envs(given.map(|(name, value)| (name, value)))
+            .envs(access.without(without))
             .output()
             .unwrap()
     };

@@ -1,6 +1,8 @@
 //! A running cell and the command line, as a user's script sees them.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod etcd;
+
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
 use std::net::Ipv4Addr;
