@@ -346,9 +346,9 @@ pub(crate) async fn run(args: Args) -> Result<bool, Failure> {
     verdict.exactly("updates that failed", failed.load(Ordering::Relaxed), 0);
     verdict.at_most(
         "bytes of objects, of their bound",
-        most.bytes_share,
-        1.0,
-        "",
+        most.bytes_share * 100.0,
+        100.0,
+        " %",
     );
     // A window to each of the others, and what a frame may be above it.
     let config = Config::default();

@@ -346,7 +346,7 @@ impl Trial {
         self.etcd.run()?;
         self.resumed().await?;
 
-        self.begin("etcd is lost, and restored from a copy", true);
+        self.begin("etcd is lost, and restored from a copy", false);
         let folder = tempfile::tempdir()?;
         let copy = folder.path().join("copy");
         self.etcd.save(&copy)?;
