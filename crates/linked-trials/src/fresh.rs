@@ -437,6 +437,22 @@ impl Trial {
         Ok(())
     }
 
+    /// Of what is kept: how much the database does not have so, and how much there is.
+    async fn wrong(&self) -> Result<(u64, u64), Failure> {
+        let (mut wrong, mut kept) = (0, 0);
+        for (row, stored) in all(&self.database).await?.iter().enumerate() {
+            for linklet in &self.linklets {
+                let look = |value: &String| value.parse::<u64>();
+                let found = linklet.read(key(row).as_bytes(), look).await;
+                if let Ok(Some(found)) = found {
+                    kept += 1;
+                    wrong += u64::from(found.ok() != Some(*stored));
+                }
+            }
+        }
+        Ok((wrong, kept))
+    }
+
     fn folder(&self) -> Result<PathBuf, Failure> {
         let folder = self
             .address
@@ -581,6 +597,9 @@ pub(crate) async fn run(args: Args) -> Result<bool, Failure> {
     eprintln!("half of the changes; the copy is made");
     trial.copy().await?;
     trial.change(args.changes * 3 / 4, 0, 2).await?;
+    // What is dropped with the failover would not show in the end.
+    trial.caught_up().await?;
+    let (wrong_before, _) = trial.wrong().await?;
     eprintln!("the database fails over to the copy");
     let (before, after) = trial.fail_over().await?;
     trial.change(args.changes, args.kills, 3).await?;
@@ -599,19 +618,7 @@ pub(crate) async fn run(args: Args) -> Result<bool, Failure> {
         total.first_stale = total.first_stale.or(reads.first_stale);
     }
     trial.caught_up().await?;
-    let stored = all(&database).await?;
-    let (mut wrong, mut kept) = (0, 0);
-    for (row, stored) in stored.iter().enumerate() {
-        for linklet in &linklets {
-            let found = linklet
-                .read(key(row).as_bytes(), |value| value.parse::<u64>())
-                .await;
-            if let Ok(Some(found)) = found {
-                kept += 1;
-                wrong += u64::from(found.ok() != Some(*stored));
-            }
-        }
-    }
+    let (wrong, kept) = trial.wrong().await?;
     let samples: Vec<_> = samplers.iter().map(Sampler::samples).collect();
     let sum = |of: fn(&trefoil_freshness::Samples) -> u64| samples.iter().map(of).sum::<u64>();
     let changes = trial.changes.load(Ordering::Relaxed);
@@ -638,6 +645,7 @@ pub(crate) async fn run(args: Args) -> Result<bool, Failure> {
         sum(|samples| samples.stale),
         0,
     );
+    verdict.exactly("wrong before the failover", wrong_before, 0);
     verdict.exactly("wrong in the end", wrong, 0);
     verdict.at_least("kept in the end", kept, 100);
     verdict.at_least("reads", total.reads, args.changes / 20);
