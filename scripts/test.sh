@@ -77,6 +77,7 @@ linked_quick() {
 linked_trials() {
   trial histories --seconds 30 --seed 1
   trial outages --lists 300
+  trial fresh --changes 10000 --kills 1
   # A rate that this flavour can do on a busy machine.
   trial copies --rate 2000 --objects 3000 --breaks 3
 }
@@ -102,7 +103,7 @@ check_specification
 stage "tests of every crate" scripts/run-tests.py tested
 stage "specification, by TLC" await_specification
 stage "histories and chaos" histories
-stage "linked store: histories, outages, broken streams" linked_trials
+stage "linked store: histories, outages, a database that fails over, broken streams" linked_trials
 stage "linked store beside caches, quick" linked_quick
 stage "real clients, and memcached's own tests" scripts/clients.sh --checks-only serve gateway
 stages_report

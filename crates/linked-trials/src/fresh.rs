@@ -29,6 +29,9 @@ use trefoil_freshness::{
 };
 use trefoil_linklet::{Linklet, LoaderError, PlainMarshal};
 
+/// Samples that show something.
+const SAMPLES_MIN: u64 = 10;
+
 const ROWS: usize = 2_000;
 const SERVERS: usize = 3;
 const WRITERS: usize = 2;
@@ -84,6 +87,9 @@ struct Row {
 struct Truth {
     rows: Vec<Mutex<Row>>,
     has_failed_over: AtomicBool,
+    /// From the end of the database to when it is known what its copy has: that answers
+    /// already, with what was true a while ago.
+    is_failing_over: AtomicBool,
 }
 
 impl Truth {
@@ -99,6 +105,7 @@ impl Truth {
         Truth {
             rows: (0..ROWS).map(row).collect(),
             has_failed_over: AtomicBool::new(false),
+            is_failing_over: AtomicBool::new(false),
         }
     }
 
@@ -117,6 +124,7 @@ impl Truth {
             row.base_at = now;
         }
         self.has_failed_over.store(true, Ordering::Release);
+        self.is_failing_over.store(false, Ordering::Release);
     }
 
     /// Since when a value had been replaced at a moment; nothing if it had not.
@@ -243,6 +251,8 @@ struct Reads {
     stale: u64,
     /// While nothing is promised: no stream is followed.
     unbound: u64,
+    /// While the database failed over: nothing says what is true.
+    between: u64,
     /// Loads that failed while the database was away.
     failed: u64,
     oldest: Duration,
@@ -286,6 +296,7 @@ async fn read(
         };
         reads.reads += 1;
         match bound {
+            _ if truth.is_failing_over.load(Ordering::Acquire) => reads.between += 1,
             None => reads.unbound += 1,
             Some(bound) => {
                 let age = truth.replaced(row, value, at);
@@ -480,6 +491,7 @@ impl Trial {
     async fn fail_over(&self) -> Result<(u64, u64), Failure> {
         let before = position(&self.database).await?;
         let folder = self.folder()?;
+        self.truth.is_failing_over.store(true, Ordering::Release);
         self.postgres.crash()?;
         std::fs::rename(folder.join("data"), folder.join("former"))?;
         std::fs::rename(folder.join("standby"), folder.join("data"))?;
@@ -604,7 +616,17 @@ pub(crate) async fn run(args: Args) -> Result<bool, Failure> {
     let (before, after) = trial.fail_over().await?;
     trial.change(args.changes, args.kills, 3).await?;
     trial.caught_up().await?;
-    sleep(Duration::from_millis(500)).await;
+    // On a busy machine samplers come late.
+    let since = Instant::now();
+    let same = || {
+        samplers
+            .iter()
+            .map(|sampler| sampler.samples().same)
+            .sum::<u64>()
+    };
+    while same() < SAMPLES_MIN && since.elapsed() < PATIENCE {
+        sleep(Duration::from_millis(50)).await;
+    }
     is_over.store(true, Ordering::Relaxed);
     let mut total = Reads::default();
     for reader in reading {
@@ -612,6 +634,7 @@ pub(crate) async fn run(args: Args) -> Result<bool, Failure> {
         total.reads += reads.reads;
         total.stale += reads.stale;
         total.unbound += reads.unbound;
+        total.between += reads.between;
         total.failed += reads.failed;
         total.oldest = total.oldest.max(reads.oldest);
         total.widest = total.widest.max(reads.widest);
@@ -652,7 +675,7 @@ pub(crate) async fn run(args: Args) -> Result<bool, Failure> {
     verdict.at_least(
         "samples that were as the database",
         sum(|samples| samples.same),
-        3,
+        SAMPLES_MIN,
     );
     for subscription in &subscriptions {
         verdict.at_least(
@@ -666,6 +689,7 @@ pub(crate) async fn run(args: Args) -> Result<bool, Failure> {
             "changes": changes,
             "reads": total.reads,
             "reads_without_bound": total.unbound,
+            "reads_while_failing_over": total.between,
             "loads_failed": total.failed,
             "stale": total.stale,
             "oldest_ms": total.oldest.as_millis() as u64,
@@ -678,9 +702,9 @@ pub(crate) async fn run(args: Args) -> Result<bool, Failure> {
         return Ok(verdict.holds());
     }
     println!(
-        "{changes} changes, {} reads ({} while nothing was promised, {} without an answer while the \
-         database was away); the oldest was replaced {:.2?} before, the widest bound was {:.2?}",
-        total.reads, total.unbound, total.failed, total.oldest, total.widest
+        "{changes} changes, {} reads ({} while nothing was promised, {} while the database failed \
+         over, {} without an answer while it was away); the oldest was replaced {:.2?} before, the widest bound was {:.2?}",
+        total.reads, total.unbound, total.between, total.failed, total.oldest, total.widest
     );
     println!(
         "samples: {} same, {} gone, {} changing, {} late, {} failed",
