@@ -6,7 +6,7 @@ use hyper_util::rt::TokioIo;
 use std::error::Error;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 use tokio::net::TcpStream;
 use tonic::codegen::Service;
 use tonic::codegen::http::Uri;
@@ -14,6 +14,13 @@ use tonic::transport::{Channel, Endpoint};
 use trefoil_tls::{Connected, Tls};
 
 type Failed = Box<dyn Error + Send + Sync>;
+
+/// So often a connection is asked whether it still gets through, in use or not. A firewall
+/// or a translated address may forget it, and the kernel goes on trying for a quarter of an
+/// hour.
+const PING_EVERY: Duration = Duration::from_secs(4);
+/// One that does not answer for so long is made anew.
+const PING_PATIENCE: Duration = Duration::from_secs(4);
 
 /// The server has a certificate that is believed, and none for this corpus.
 #[derive(Debug, thiserror::Error)]
@@ -83,7 +90,13 @@ impl Security {
         self.check_dial(&host, address)
             .map_err(|error| error.to_string())?;
         let target = Endpoint::from_shared(format!("http://{address}"));
-        let target = endpoint(target.map_err(|error| error.to_string())?.tcp_nodelay(true));
+        let target = target
+            .map_err(|error| error.to_string())?
+            .tcp_nodelay(true)
+            .http2_keep_alive_interval(PING_EVERY)
+            .keep_alive_timeout(PING_PATIENCE)
+            .keep_alive_while_idle(true);
+        let target = endpoint(target);
         let dial = match self {
             Security::Loopback | Security::Plaintext => None,
             Security::Certificates(tls) => Some(Dial {

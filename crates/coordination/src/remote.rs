@@ -173,7 +173,8 @@ impl Remote {
             corpus: corpus.to_owned(),
             after: after.map(version_to),
         };
-        let stream = answer(host, WATCH_SILENCE_MAX, client.watch(request)).await?;
+        let stream = answer(host, WATCH_SILENCE_MAX, client.watch(request)).await;
+        let stream = stream.inspect_err(|error| self.hang_up(host, error))?;
         Ok(RemoteFeed {
             host: host.clone(),
             stream,
@@ -186,6 +187,8 @@ impl Remote {
     pub(crate) fn turn_watch(&self, said: Option<String>) {
         self.watched.fetch_add(1, Ordering::Relaxed);
         *lock(&self.watch_at) = said;
+        // The silence may be the connection's.
+        lock(&self.clients).clear();
     }
 
     pub(crate) fn security(&self) -> &Security {
@@ -211,6 +214,9 @@ impl Remote {
         };
         let client = self.client(&host).map_err(CallError::Unreachable)?;
         let result = answer(&host, CALL_TIMEOUT, call(client)).await;
+        if let Err(error) = &result {
+            self.hang_up(&host, error);
+        }
         match &result {
             Ok(_) => {}
             Err(CallError::Refused(Refusal::NotLeading {
@@ -237,6 +243,15 @@ impl Remote {
                 self.ask_next(None);
                 Err(CallError::Unreachable(error.to_string()))
             }
+        }
+    }
+
+    /// Whoever has not answered is dialled anew: a firewall that has forgotten a connection
+    /// swallows all that goes over it, for as long as the kernel goes on trying, and lets
+    /// new ones through.
+    fn hang_up(&self, host: &str, error: &CallError) {
+        if matches!(error, CallError::Unreachable(_)) {
+            lock(&self.clients).remove(host);
         }
     }
 

@@ -114,6 +114,13 @@ pub(crate) fn log() {
 
 /// Serves until SIGTERM, and gives everything away first.
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    // A panic in a handler only resets its connection, which looks like the network. As a
+    // death that nobody asked for it is seen.
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        std::process::abort();
+    }));
     log();
     let replication = match args.replication.as_str() {
         "strong" => Replication::Strong,

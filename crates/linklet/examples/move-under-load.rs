@@ -16,6 +16,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use tokio::task::{JoinError, JoinSet};
 use trefoil_coordination::{LocalCoordinator, NodeOptions, Watcher};
 use trefoil_linklet::{
     Config, Error, Linklet, Listener, PlainMarshal, Replication, StateLoss, Stats,
@@ -23,9 +24,8 @@ use trefoil_linklet::{
 use trefoil_sharder::BalanceConfig;
 
 const BYTES: usize = 1000;
-/// Requests per second of all callers together, open loop.
+/// Requests per second, open loop.
 const RATE: u64 = 4_000;
-const CALLERS: u64 = 8;
 /// What the servers spend on moving.
 const MOVE_BYTES_PER_SECOND: u64 = 32 << 20;
 /// Nothing has moved for so long: it is quiet.
@@ -111,44 +111,52 @@ struct Phase {
     absent: u64,
 }
 
-async fn load(servers: Arc<Servers>, objects: u64, stop: Arc<AtomicBool>) -> Phase {
-    let mut callers = Vec::new();
-    for caller in 0..CALLERS {
-        let (servers, stop) = (Arc::clone(&servers), Arc::clone(&stop));
-        callers.push(tokio::spawn(async move {
-            let mut phase = Phase::default();
-            let pause = Duration::from_secs(1) * CALLERS as u32 / RATE as u32;
-            let mut due = Instant::now() + pause * caller as u32 / CALLERS as u32;
-            let mut random = caller + 1;
-            while !stop.load(Ordering::Relaxed) {
-                tokio::time::sleep_until(due.into()).await;
-                random ^= random << 13;
-                random ^= random >> 7;
-                random ^= random << 17;
-                match servers.request(random % objects, random >> 61 == 0).await {
-                    Ok(true) => {}
-                    Ok(false) => phase.absent += 1,
-                    Err(error) => {
-                        eprintln!("failed: {error}");
-                        phase.failed += 1;
-                    }
-                }
-                // From when it should have been sent.
-                phase.latencies_us.push(due.elapsed().as_micros() as u64);
-                due += pause;
+impl Phase {
+    fn count(&mut self, done: Result<(Result<bool, Error>, Duration), JoinError>) {
+        let (done, took) = done.expect("requests do not panic");
+        match done {
+            Ok(true) => {}
+            Ok(false) => self.absent += 1,
+            Err(error) => {
+                eprintln!("failed: {error}");
+                self.failed += 1;
             }
-            phase
-        }));
+        }
+        self.latencies_us.push(took.as_micros() as u64);
     }
-    let mut all = Phase::default();
-    for caller in callers {
-        let phase = caller.await.expect("callers do not panic");
-        all.latencies_us.extend(phase.latencies_us);
-        all.failed += phase.failed;
-        all.absent += phase.absent;
+}
+
+/// Requests become due whatever has become of those before: each runs in a task of its
+/// own, and its latency counts from when it was due.
+async fn load(servers: Arc<Servers>, objects: u64, stop: Arc<AtomicBool>) -> Phase {
+    let pause = Duration::from_secs(1) / RATE as u32;
+    let mut due = Instant::now() + pause;
+    let mut random = 1u64;
+    let mut under_way = JoinSet::new();
+    let mut phase = Phase::default();
+    while !stop.load(Ordering::Relaxed) {
+        tokio::time::sleep_until(due.into()).await;
+        // Timers are coarse: all that has become due meanwhile.
+        while due <= Instant::now() {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            let (servers, random) = (Arc::clone(&servers), random);
+            under_way.spawn(async move {
+                let done = servers.request(random % objects, random >> 61 == 0).await;
+                (done, due.elapsed())
+            });
+            due += pause;
+        }
+        while let Some(done) = under_way.try_join_next() {
+            phase.count(done);
+        }
     }
-    all.latencies_us.sort_unstable();
-    all
+    while let Some(done) = under_way.join_next().await {
+        phase.count(done);
+    }
+    phase.latencies_us.sort_unstable();
+    phase
 }
 
 fn show(what: &str, phase: &Phase) -> u64 {

@@ -33,6 +33,7 @@ pub struct Builder<V> {
     idle: Option<Duration>,
     stale_max: Option<Duration>,
     memory: u64,
+    advertised: Option<String>,
     cpu: f64,
     hasher: KeyHasher,
     config: Config,
@@ -83,6 +84,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
             idle: None,
             stale_max: None,
             memory: 256 << 20,
+            advertised: None,
             cpu: cpu as f64,
             hasher: KeyHasher::default(),
             config: Config::default(),
@@ -224,6 +226,16 @@ impl<V: Send + Sync + 'static> Builder<V> {
         self
     }
 
+    /// The address at which the other servers reach this one's port, where it is not the one
+    /// that [`listen`](Builder::listen) listens at: a container that listens at `0.0.0.0`
+    /// advertises its pod's address or a name of its own. With port 0 it is the port that was
+    /// listened at.
+    #[must_use]
+    pub fn advertise(mut self, address: impl Into<String>) -> Self {
+        self.advertised = Some(address.into());
+        self
+    }
+
     /// CPU-seconds per second (cores) that the server may spend.
     #[must_use]
     pub fn cpu(mut self, cores: f64) -> Self {
@@ -332,6 +344,7 @@ impl<V: Send + Sync + 'static> Builder<V> {
         let address: String = address.into();
         // The others would be told to send everything there.
         self.security.check_address(&address)?;
+        check_advertised(&address)?;
         let info = ServerInfo {
             copies_min: self.config.servers_wanted(),
             ..ServerInfo::new(
@@ -383,7 +396,8 @@ impl<V: Send + Sync + 'static> Builder<V> {
     }
 
     /// Joins with a port of its own: `listen` may have port 0. For servers
-    /// that do not speak gRPC to their callers.
+    /// that do not speak gRPC to their callers. The others are told that address, or
+    /// the one of [`advertise`](Builder::advertise).
     pub async fn listen(
         self,
         assigner: impl Into<Assigner>,
@@ -396,8 +410,15 @@ impl<V: Send + Sync + 'static> Builder<V> {
             source,
         };
         let listener = TcpListener::bind(listen).await.map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?;
-        let mut linklet = self.join(assigner, address.to_string()).await?;
+        let bound = listener.local_addr().map_err(failed)?;
+        let address = match &self.advertised {
+            None => bound.to_string(),
+            Some(said) => match said.strip_suffix(":0") {
+                Some(host) => format!("{host}:{}", bound.port()),
+                None => said.clone(),
+            },
+        };
+        let mut linklet = self.join(assigner, address).await?;
         let server = Server::builder()
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(STREAM_WINDOW)
@@ -420,6 +441,16 @@ impl<V> std::fmt::Debug for Builder<V> {
             .field("memory", &self.memory)
             .field("config", &self.config)
             .finish_non_exhaustive()
+    }
+}
+
+/// Every server would take itself for each of the others, and push the others out.
+fn check_advertised(address: &str) -> Result<(), StartError> {
+    match address.parse::<SocketAddr>() {
+        Ok(parsed) if parsed.ip().is_unspecified() => Err(StartError::Unspecified {
+            address: address.to_owned(),
+        }),
+        _ => Ok(()),
     }
 }
 

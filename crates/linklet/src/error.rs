@@ -332,6 +332,15 @@ pub enum StartError {
         #[source]
         source: std::io::Error,
     },
+    /// It would be advertised at an address that is every host's own.
+    #[error(
+        "{address} is no address at which others reach this server: say which with \
+         `Builder::advertise`, or `join` with it"
+    )]
+    Unspecified {
+        /// The address.
+        address: String,
+    },
     /// Values would cross the network in the clear.
     #[error(transparent)]
     Exposed(#[from] trefoil_channel::ExposedError),

@@ -11,12 +11,14 @@ use bytes::Bytes;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tonic::{Request, Response, Status, Streaming};
 use trefoil_channel::{Right, Security, permit};
 use trefoil_linklet_core::{Frame, Wire};
 use trefoil_sharder::ServerId;
 
+/// How long who opens a stream may take to say who it is.
+const HELLO_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a server that is not known here may be a new one, of which the assigner has told
 /// others first.
 const MEMBER_PATIENCE: Duration = Duration::from_secs(1);
@@ -172,8 +174,23 @@ impl Peer for PeerService {
         request: Request<Streaming<Parcel>>,
     ) -> Result<Response<Receipt>, Status> {
         let (_, extensions, mut parcels) = request.into_parts();
+        // Nothing is kept in memory for whoever may serve no corpus of these.
+        let may_serve = |(corpus, (_, security)): (&String, &(Arc<dyn Receive>, Security))| {
+            permit(security, &extensions, Right::Serve(corpus))
+        };
+        let permitted = self.corpora.iter().map(may_serve);
+        permitted.reduce(Result::or).unwrap_or(Ok(()))?;
         let mut opened = None;
-        while let Some(parcel) = parcels.message().await? {
+        loop {
+            let next = parcels.message();
+            let parcel = match &opened {
+                Some(_) => next.await?,
+                // Nor for long for whoever does not begin.
+                None => timeout(HELLO_PATIENCE, next)
+                    .await
+                    .map_err(|_| Status::deadline_exceeded("a stream begins with a hello"))??,
+            };
+            let Some(parcel) = parcel else { break };
             if let Some(hello) = parcel.hello {
                 let (corpus, security) = self.corpora.get(&hello.corpus).ok_or_else(|| {
                     Status::not_found(format!(

@@ -11,7 +11,8 @@ pub enum Freeze {
     /// Everything is allowed.
     #[default]
     Off,
-    /// Slices of dead servers find a new one; nothing else changes.
+    /// Slices of dead servers find new ones, and what cannot be stored another; nothing
+    /// else changes.
     OnlyDead,
     /// Nothing changes, not even for dead servers.
     All,

@@ -11,14 +11,16 @@
 //!   linklets ───────────────────────────────────────────┐
 //!      ▲                                                 ▼
 //!      │ assignment, diffs          ┌──────────────── Assigner ────────────────┐
-//!      │                            │  Balancer::step: seven phases             │
+//!      │                            │  Balancer::step: nine phases              │
 //!   the store ◄─────── campaign ────┤   1 dead        slices of dead servers    │
 //!  (compare-and-swap,   load        │   2 drain       servers about to stop     │
-//!   lease)              swap        │   3 redundancy  replicas: min, max, heat  │
-//!      │                            │   4 merge       cold neighbours           │
-//!      ▼                            │   5 moves       benefit per churn         │
-//!   routers, linklets               │   6 split       what is too big to move   │
-//!   (KnownAssignment)               │   7 isolate     a hot key alone           │
+//!   lease)              swap        │   3 unstored    what has no room there    │
+//!      │                            │   4 restore     replicas that are missing │
+//!      │                            │   5 redundancy  replicas of hot keys      │
+//!      ▼                            │   6 merge       cold neighbours           │
+//!   routers, linklets               │   7 moves       benefit per churn         │
+//!   (KnownAssignment)               │   8 split       what is too big to move   │
+//!                                   │   9 isolate     a hot key alone           │
 //!                                   └───────────────────────────────────────────┘
 //! ```
 //!

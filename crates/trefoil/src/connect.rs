@@ -99,12 +99,7 @@ fn is_malformed(error: &ConnectError) -> bool {
 /// A client of it, once enough backends answer for an operation. Where the command
 /// had to wait for the cell, the cell is being started, and all of its backends are
 /// waited for: what is written before that lacks a copy.
-pub(crate) fn client(address: &CellAddress) -> Result<Client, Failure> {
-    client_with(address, Options::default())
-}
-
-/// The same with options of the caller's choice.
-pub(crate) fn client_with(address: &CellAddress, options: Options) -> Result<Client, Failure> {
+pub(crate) fn client(address: &CellAddress, options: Options) -> Result<Client, Failure> {
     let mut waiting = Waiting::new();
     let cell = wait_for(address, &mut waiting)?;
     loop {

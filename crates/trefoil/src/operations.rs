@@ -1,7 +1,7 @@
 //! `get`, `set`, `erase`, `cas`: one operation each.
 
 use crate::args::{CasArgs, EraseArgs, GetArgs, SetArgs};
-use crate::connect::{client, client_with};
+use crate::connect::client;
 use crate::failure::{Failure, Outcome, print_json};
 use bytesize::ByteSize;
 use serde::Serialize;
@@ -12,6 +12,9 @@ use std::time::Duration;
 use trefoil_client::{Client, Lookup, Mutated, OpError, Options, SetOptions, Version};
 use trefoil_layout::op::{Expected, Rejection};
 
+/// How long one operation may take. Nobody repeats a command as a program repeats a call,
+/// and on a busy machine 16 MiB for three replicas take more than a program's second.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a command waits for the copy that its answer did not wait for.
 const FINISH_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -23,6 +26,13 @@ struct Report {
     reason: Option<String>,
 }
 
+fn patient() -> Options {
+    Options {
+        deadline: PATIENCE,
+        ..Options::default()
+    }
+}
+
 fn text(version: Version) -> Option<String> {
     Some(version.to_string())
 }
@@ -32,9 +42,9 @@ pub(crate) fn get(args: GetArgs) -> Outcome {
         engine: args.by.engine,
         engine_datagrams: args.by.engine_udp,
         strategy: args.by.strategy,
-        ..Options::default()
+        ..patient()
     };
-    let mut client = client_with(&args.address, options)?;
+    let mut client = client(&args.address, options)?;
     match client.get(args.key.as_bytes()) {
         Err(error) => refused(&error, error.to_string(), args.json),
         Ok(found) => tell(found, args.json),
@@ -76,7 +86,7 @@ pub(crate) fn set(args: SetArgs) -> Outcome {
         (None, Some(path)) => read_value(path)?,
         _ => return Err(Failure::Usage("give either VALUE or --file".into())),
     };
-    let mut client = client(&args.address)?;
+    let mut client = client(&args.address, patient())?;
     let options = SetOptions {
         ttl: args.ttl,
         ..SetOptions::default()
@@ -87,7 +97,7 @@ pub(crate) fn set(args: SetArgs) -> Outcome {
 }
 
 pub(crate) fn erase(args: EraseArgs) -> Outcome {
-    let mut client = client(&args.address)?;
+    let mut client = client(&args.address, patient())?;
     let result = client.erase_by(args.key.as_bytes(), args.commit.into());
     client.finish(FINISH_PATIENCE);
     let attempt = Attempt {
@@ -98,7 +108,7 @@ pub(crate) fn erase(args: EraseArgs) -> Outcome {
 }
 
 pub(crate) fn cas(args: CasArgs) -> Outcome {
-    let mut client = client(&args.address)?;
+    let mut client = client(&args.address, patient())?;
     let options = SetOptions {
         ttl: args.ttl,
         ..SetOptions::default()

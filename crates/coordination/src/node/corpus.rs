@@ -154,6 +154,8 @@ pub(crate) struct Driver {
     error: Option<StoreError>,
     recent: Recent,
     totals: Totals,
+    /// Nobody is heard any more, and that was said.
+    is_deaf: bool,
     /// What servers have said last.
     heard: Heard,
     answers: (
@@ -216,6 +218,7 @@ impl Driver {
             error: None,
             recent: Recent::default(),
             totals: Totals::default(),
+            is_deaf: false,
             heard: Heard::default(),
             answers: mpsc::unbounded_channel(),
         })
@@ -423,6 +426,15 @@ impl Driver {
             return;
         };
         let (term, election) = (*term, *election);
+        let is_deaf = table.deaf(now).is_some();
+        if is_deaf && !std::mem::replace(&mut self.is_deaf, is_deaf) {
+            tracing::warn!(
+                corpus = self.corpus,
+                "no server is heard any more: is this assigner cut off? Nobody is struck off \
+                 while that is so"
+            );
+        }
+        self.is_deaf = is_deaf;
         let mut ids = table.expire(now);
         let known = table.ids();
         {

@@ -135,7 +135,7 @@ fn of_note(note: &Note) -> Option<(&'static str, &'static str)> {
             "add a server with room, or give those more memory; if another release cannot read \
              the values: roll it back, or finish the rollout",
         ),
-        Note::StillTooFew { budget: false, .. } => (
+        Note::StillTooFew { .. } => (
             TOO_FEW,
             "add servers: each copy needs a server of its own with room for it",
         ),
@@ -158,7 +158,6 @@ fn of_note(note: &Note) -> Option<(&'static str, &'static str)> {
         | Note::Report(_)
         | Note::Stranger(_)
         | Note::StillDraining { .. }
-        | Note::StillTooFew { budget: true, .. }
         | Note::StillAbove { .. } => return None,
     })
 }
@@ -293,9 +292,9 @@ mod tests {
                 Note::CannotStore {
                     servers: vec![ServerId(7)],
                 },
-                Note::StillTooFew {
+                Note::StillDraining {
+                    server: ServerId(7),
                     slices: 3,
-                    budget: true,
                 },
             ],
             loads: Vec::new(),

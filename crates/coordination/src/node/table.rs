@@ -8,6 +8,11 @@
 //!    the longer one that its predecessor may have granted just before
 //!    ([`LeaseTerms`]).
 //! 3. Who was dropped is told so, and never comes back under that id.
+//! 4. Where nobody at all is heard any more, it is this assigner that is cut off, as far as
+//!    it can know: nobody is dropped, and once somebody is heard again everybody has the
+//!    time for it that the silence took. Else one bad link would empty a whole store. A
+//!    server that is alone is no *everybody*; one at whose address a new life has come is
+//!    waited for no longer than its lease.
 
 use crate::error::Refusal;
 use crate::limits::MEMBERS_MAX;
@@ -22,6 +27,8 @@ use trefoil_sharder::{Member, MemberState, ServerId};
 pub(crate) struct MemberTable {
     pub(crate) leases: LeaseTerms,
     entries: BTreeMap<ServerId, Entry>,
+    /// When anybody was heard last.
+    heard: Duration,
 }
 
 #[derive(Debug)]
@@ -51,6 +58,7 @@ impl MemberTable {
         let mut table = MemberTable {
             leases,
             entries: BTreeMap::new(),
+            heard: now,
         };
         for record in members {
             table.insert(now, record);
@@ -76,12 +84,12 @@ impl MemberTable {
             }
             Some(entry) => {
                 entry.alive()?;
-                entry.heard = now;
-                return Ok(if entry.record == *record {
-                    Admission::Known
-                } else {
-                    Admission::Update
-                });
+                let admission = match entry.record == *record {
+                    true => Admission::Known,
+                    false => Admission::Update,
+                };
+                self.hear(now, record.id);
+                return Ok(admission);
             }
             None if again && !trusted => return Err(Refusal::Expired),
             None if full => {
@@ -97,6 +105,7 @@ impl MemberTable {
     /// A record is written. Former lives at the same address are heard no
     /// more; their leases run out.
     pub(crate) fn insert(&mut self, now: Duration, record: MemberRecord) {
+        let silence = self.deaf(now);
         for (id, entry) in &mut self.entries {
             if *id != record.id
                 && entry.record.info.address == record.info.address
@@ -105,6 +114,7 @@ impl MemberTable {
                 entry.superseded = Some(record.id);
             }
         }
+        self.end_silence(now, silence);
         let entry = Entry {
             heard: now,
             dropped: false,
@@ -130,13 +140,38 @@ impl MemberTable {
             });
         }
         entry.alive()?;
-        entry.heard = now;
-        if entry.record.info.state == state {
+        let mut record = entry.record.clone();
+        self.hear(now, id);
+        if record.info.state == state {
             return Ok(None);
         }
-        let mut record = entry.record.clone();
         record.info.state = state;
         Ok(Some(record))
+    }
+
+    fn hear(&mut self, now: Duration, id: ServerId) {
+        self.end_silence(now, self.deaf(now));
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.heard = now;
+        }
+    }
+
+    /// Somebody is heard: if nobody was for long, that was nobody's own silence.
+    fn end_silence(&mut self, now: Duration, silence: Option<Duration>) {
+        if let Some(gap) = silence {
+            for entry in self.entries.values_mut().filter(|e| e.alive().is_ok()) {
+                entry.heard += gap;
+            }
+        }
+        self.heard = now;
+    }
+
+    /// For how long nobody was heard, if that is too long for servers that have nothing in
+    /// common but this assigner.
+    pub(crate) fn deaf(&self, now: Duration) -> Option<Duration> {
+        let gap = now.saturating_sub(self.heard);
+        let alive = self.entries.values().filter(|e| e.alive().is_ok());
+        (gap >= self.leases.own() / 2 && alive.count() > 1).then_some(gap)
     }
 
     /// A member's changed record is written. If the member was struck off in
@@ -168,6 +203,7 @@ impl MemberTable {
     /// This assigner has stood still for so long.
     pub(crate) fn stood_still(&mut self, gap: Duration) {
         self.leases.stood_still(gap);
+        self.heard += gap;
         for entry in self.entries.values_mut() {
             entry.heard += gap;
         }
@@ -176,11 +212,13 @@ impl MemberTable {
     /// Who is to be struck off now: the leases that have ended, and those whose
     /// striking off has failed before.
     pub(crate) fn expire(&mut self, now: Duration) -> Vec<ServerId> {
+        let is_deaf = self.deaf(now).is_some();
         let leases = &self.leases;
         self.entries
             .iter_mut()
             .filter_map(|(&id, entry)| {
-                entry.dropped |= now >= leases.ends(entry.heard);
+                let excused = is_deaf && entry.superseded.is_none();
+                entry.dropped |= !excused && now >= leases.ends(entry.heard);
                 entry.dropped.then_some(id)
             })
             .collect()
@@ -288,10 +326,10 @@ mod tests {
     #[test]
     fn silence_for_a_whole_lease_is_the_end() {
         let mut table = table(&[(1, "a:1"), (2, "b:1")]);
-        assert_eq!(
-            table.keep_alive(at(2_000), ServerId(1), 10, SERVING),
-            Ok(None)
-        );
+        for now in [1_000, 2_000, 2_900] {
+            let heard = table.keep_alive(at(now), ServerId(1), 10, SERVING);
+            assert_eq!(heard, Ok(None));
+        }
         assert_eq!(table.expire(at(2_999)), []);
         assert_eq!(table.expire(at(3_000)), [ServerId(2)]);
         assert_eq!(
@@ -320,6 +358,47 @@ mod tests {
         table.stood_still(at(10_000));
         assert_eq!(table.expire(at(12_999)), []);
         assert_eq!(table.expire(at(13_000)), [ServerId(1)]);
+    }
+
+    /// One bad link of this assigner's, and every server is healthy.
+    #[test]
+    fn who_hears_nobody_strikes_nobody_off() {
+        let mut table = table(&[(1, "a:1"), (2, "b:1"), (3, "c:1")]);
+        for now in [1_000, 1_400] {
+            for id in [1, 2] {
+                let heard = table.keep_alive(at(now), ServerId(id), id * 10, SERVING);
+                assert_eq!(heard, Ok(None));
+            }
+        }
+        // The third one has died before that.
+        assert_eq!(table.expire(at(60_000)), []);
+        assert_eq!(
+            table.keep_alive(at(60_000), ServerId(1), 10, SERVING),
+            Ok(None)
+        );
+        assert_eq!(table.expire(at(60_100)), []);
+        for now in [61_000, 61_500] {
+            let heard = table.keep_alive(at(now), ServerId(2), 20, SERVING);
+            assert_eq!(heard, Ok(None));
+        }
+        // Silent for 1.4 s before, and for 1.6 s since.
+        assert_eq!(table.expire(at(61_599)), []);
+        assert_eq!(table.expire(at(61_600)), [ServerId(3)]);
+    }
+
+    /// All have died: whoever comes in their place is heard, and they are not.
+    #[test]
+    fn who_comes_after_everybody_has_died_waits_for_one_lease() {
+        let mut table = table(&[(1, "a:1"), (2, "b:1")]);
+        assert_eq!(table.expire(at(60_000)), []);
+        table.insert(at(60_000), record(3, "b:1"));
+        assert_eq!(table.expire(at(60_000)), [ServerId(2)], "a new life of it");
+        for now in [61_000, 62_000, 62_900] {
+            let heard = table.keep_alive(at(now), ServerId(3), 30, SERVING);
+            assert_eq!(heard, Ok(None));
+        }
+        assert_eq!(table.expire(at(62_999)), [ServerId(2)]);
+        assert_eq!(table.expire(at(63_000)), [ServerId(1), ServerId(2)]);
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! One assigner over gRPC, with the usual thresholds and a file.
 
+use crate::support::path::Path;
 use crate::support::{PATIENCE, assigned_to, eventually, fast, server, until};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use trefoil_coordination::{
     AssignerClient, AssignerServer, BootInstant, CoordinationError, NodeOptions, Refusal, Session,
-    Status, StoreAddress, Watcher,
+    Status, StoreAddress, View, Watcher,
 };
 use trefoil_endpoint::Drain;
 use trefoil_sharder::Freeze;
@@ -159,4 +161,69 @@ async fn a_drain_has_begun_once_it_is_asked_for_and_nothing_is_led_after_it() {
         (&"late".into(), &"".into()),
         "{document}"
     );
+}
+
+/// A bad link of the assigner's is no death of everybody: they come back as who they are.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_assigner_that_is_cut_off_strikes_nobody_off() {
+    let assigner = AssignerServer::start(any(), &StoreAddress::Memory, fast())
+        .await
+        .unwrap();
+    let path = Path::to(assigner.address()).await;
+    let address = path.address.to_string();
+    let mut sessions = Vec::new();
+    for port in 1..=3 {
+        sessions.push(Session::join(&address, "mail", server(port)).await.unwrap());
+    }
+    let ids: Vec<_> = sessions.iter().map(Session::server_id).collect();
+    let before = assigned_to(sessions[0].view(), &ids).await;
+    path.cut();
+    for session in &sessions {
+        let status = session.status();
+        until(status, "it hears nothing", |status| {
+            matches!(status, Status::Unreachable { .. })
+        })
+        .await;
+    }
+    // Beyond all leases.
+    tokio::time::sleep(fast().lease * 2).await;
+    assert!(sessions.iter().all(|s| s.lease_end() < BootInstant::now()));
+    path.mend();
+    for session in &sessions {
+        let what = "it has its lease again, under its former name";
+        eventually(what, || session.lease_end() > BootInstant::now()).await;
+    }
+    let view = assigned_to(sessions[0].view(), &ids).await;
+    assert_eq!(view.assignment.slices(), before.assignment.slices());
+}
+
+/// A firewall that was restarted knows nothing of connections, and lets new ones through.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_nothing_passes_over_is_made_anew_within_a_lease() {
+    let options = NodeOptions {
+        lease: Duration::from_secs(4),
+        ..fast()
+    };
+    let assigner = AssignerServer::start(any(), &StoreAddress::Memory, options)
+        .await
+        .unwrap();
+    let path = Path::to(assigner.address()).await;
+    let address = path.address.to_string();
+    let one = Session::join(&address, "mail", server(1)).await.unwrap();
+    // Heard by another way: what is seen is not that the assigner is cut off.
+    let direct = assigner.address().to_string();
+    let two = Session::join(&direct, "mail", server(2)).await.unwrap();
+    let ids = [one.server_id(), two.server_id()];
+    assigned_to(one.view(), &ids).await;
+    path.forget();
+    let swallowed_at = BootInstant::now();
+    eventually("its lease is renewed", || {
+        assert!(!matches!(*one.status().borrow(), Status::Ended(_)));
+        one.lease_end() > swallowed_at + Duration::from_secs(6)
+    })
+    .await;
+    // And it hears what changes.
+    let three = Session::join(&direct, "mail", server(3)).await.unwrap();
+    let is_known = |view: &Arc<View>| view.servers.contains_key(&three.server_id());
+    until(one.view(), "it hears of a newcomer", is_known).await;
 }

@@ -12,6 +12,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -43,7 +44,7 @@ pub(crate) enum Link {
 
 /// All links of a fleet.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Links(Arc<Mutex<Inner>>);
+pub(crate) struct Links(Arc<Mutex<Inner>>, Arc<AtomicU64>);
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -69,6 +70,11 @@ impl Links {
         for link in self.inner().links.values() {
             link.send_replace(Link::Open);
         }
+    }
+
+    /// Connections that a cut has reset: a fault that hits nobody shows nothing.
+    pub(crate) fn resets(&self) -> u64 {
+        self.1.load(Ordering::Relaxed)
     }
 
     /// A process has begun at this end, or has ended.
@@ -146,7 +152,8 @@ async fn accept(
             continue;
         };
         let link = links.of(from, to).unwrap_or_else(|| open.subscribe());
-        tokio::spawn(hand_on(stream, link, backend.clone()));
+        let resets = Arc::clone(&links.1);
+        tokio::spawn(hand_on(stream, link, backend.clone(), resets));
     }
 }
 
@@ -155,6 +162,7 @@ async fn hand_on(
     stream: TcpStream,
     mut link: watch::Receiver<Link>,
     mut backend: watch::Receiver<Option<SocketAddr>>,
+    resets: Arc<AtomicU64>,
 ) {
     let _ = stream.set_nodelay(true);
     let through = async {
@@ -188,7 +196,9 @@ async fn hand_on(
     tokio::select! {
         () = through => {}
         // The sockets are dropped with what is in them.
-        _ = cut.wait_for(|link| *link == Link::Cut) => {}
+        _ = cut.wait_for(|link| *link == Link::Cut) => {
+            resets.fetch_add(1, Ordering::Relaxed);
+        }
     }
     link.mark_unchanged();
 }
@@ -272,6 +282,7 @@ mod tests {
         links.set(End::Server(0), End::Server(1), Link::Cut);
         let ended = stream.read(&mut byte).await;
         assert!(matches!(ended, Ok(0) | Err(_)), "{ended:?}");
+        assert_eq!(links.resets(), 1);
         // Another process's link is another one.
         links.process(std::process::id(), Some(End::Server(2)));
         let mut other = TcpStream::connect(relay.address).await.unwrap();

@@ -232,18 +232,20 @@ impl<V: Send + Sync + 'static> Linklet<V> {
             let refused = match stored {
                 Ok(Ok((value, stamp))) => return (Ok(value.map(|value| (value, stamp))), true),
                 Ok(Err(refused)) => refused,
-                // It is good, though it cannot be kept.
+                // Somebody else has the key, or nobody knows who: that one's may be newer.
                 Err(
-                    Error::NoRoom { .. }
-                    | Error::NoRoomForCopy { .. }
-                    | Error::TooLong { .. }
-                    | Error::Busy { .. }
-                    | Error::Unsettled { .. },
-                ) => {
+                    error @ (Error::NotMine(_)
+                    | Error::NotMember
+                    | Error::NoLease
+                    | Error::Moving { .. }
+                    | Error::Sent { .. }),
+                ) => return (Err(error), true),
+                // It is good, whatever kept it from being stored: no room, a copy that does
+                // not confirm, a marshaller that cannot write it.
+                Err(_) => {
                     let stamp = store.fresh.unkept(token);
                     return (Ok(value.map(|value| (value, stamp))), false);
                 }
-                Err(error) => return (Err(error), true),
             };
             Counters::one(&store.counters.loads_overtaken);
             let stamp = store.fresh.unkept(token);

@@ -308,6 +308,30 @@ async fn frames_are_taken_from_servers_of_the_corpus_only() {
     assert_ne!(plain.code(), Code::InvalidArgument, "{plain}");
 }
 
+/// What it sends would be in memory before anybody has asked who it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_may_serve_nothing_here_is_refused_before_it_has_said_anything() {
+    let authority = Authority::new();
+    let (_assigner, address) = assigner(authority.server("assigner", &["*"])).await;
+    let linklet = linklet(&address, authority.server("one", &[CORPUS]))
+        .await
+        .unwrap();
+    let (_, peer) = peer_of(&linklet).await;
+    for security in [
+        authority.server("news", &["news"]),
+        authority.caller("client", Role::Client, &[CORPUS]),
+    ] {
+        let silent = deliver(&peer, &security, tokio_stream::pending());
+        // Half of what somebody may take who may serve.
+        let refused = tokio::time::timeout(5 * SECOND, silent).await.unwrap();
+        assert_eq!(refused.unwrap_err().code(), Code::PermissionDenied);
+    }
+    let silent = authority.server("two", &[CORPUS]);
+    let silent = deliver(&peer, &silent, tokio_stream::pending());
+    let error = tokio::time::timeout(30 * SECOND, silent).await.unwrap();
+    assert_eq!(error.unwrap_err().code(), Code::DeadlineExceeded);
+}
+
 /// Calls something that nobody serves, as a router calls an application at its server's
 /// port: who is heard is told that there is no such thing.
 async fn call(address: &str, security: &Security) -> Status {
@@ -523,6 +547,19 @@ async fn off_the_host_nothing_is_plain_unless_it_was_said() {
     let joined: Result<Linklet<String>, _> = builder.join("127.0.0.1:1", "10.0.0.7:7400").await;
     let error = joined.unwrap_err().to_string();
     assert!(error.contains("10.0.0.7:7400 is not a loopback"), "{error}");
+    // Nor of an address that is everybody's own, whatever was said.
+    let (_assigner, near) = assigner(Security::Loopback).await;
+    let build = || Linklet::<String>::builder(CORPUS, PlainMarshal).insecure(true);
+    let everywhere: SocketAddr = "0.0.0.0:0".parse().unwrap();
+    let listened = build().listen(near.as_str(), everywhere).await;
+    assert!(matches!(listened, Err(StartError::Unspecified { .. })));
+    let joined = build().join(near.as_str(), "[::]:7400").await;
+    assert!(matches!(joined, Err(StartError::Unspecified { .. })));
+    let listened = build().advertise("127.0.0.1:0");
+    let listened = listened.listen(near.as_str(), everywhere).await.unwrap();
+    let (_, advertised) = peer_of(&listened).await;
+    let advertised: SocketAddr = advertised.parse().unwrap();
+    assert!(advertised.ip().is_loopback() && advertised.port() > 0);
     let options = NodeOptions::default();
     let listened =
         AssignerServer::start("0.0.0.0:0".parse().unwrap(), &StoreAddress::Memory, options);

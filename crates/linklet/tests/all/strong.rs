@@ -230,6 +230,22 @@ async fn who_has_not_confirmed_is_named_and_other_keys_go_on() {
     assert_eq!(seen.as_deref(), Some("ac"));
 }
 
+/// A replica that says nothing keeps a value from being stored, and from nobody who asks
+/// for it: it is as the database has it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_loaded_is_served_though_no_replica_confirms_it() {
+    let build = || {
+        let load = |_: Vec<u8>| async { Ok(Some("loaded".to_owned().into())) };
+        Linklet::builder(CORPUS, PlainMarshal).loader(load)
+    };
+    let mut fleet = Three::built(build).await;
+    let keys = fleet.copied_at(&fleet.other, 2).await;
+    fleet.stop();
+    let linklet = fleet.linklet.patient(Duration::from_millis(300));
+    let loaded = linklet.read_or_load(&keys[1], String::clone).await;
+    assert_eq!(loaded.unwrap().as_deref(), Some("loaded"));
+}
+
 /// A commit that waited long before it could begin is not given up as soon as it
 /// has: nobody would know whether it counts.
 #[tokio::test(flavor = "multi_thread")]

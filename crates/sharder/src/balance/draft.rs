@@ -394,6 +394,15 @@ impl<'a> Draft<'a> {
         self.assign(at, servers);
     }
 
+    /// Gives one that is missing, whatever the budget.
+    pub(crate) fn restore_replica(&mut self, at: usize, to: ServerId) {
+        let mut servers = self.slices[at].servers.clone();
+        servers.push(to);
+        self.churn.forced_keys += self.slices[at].slice.fraction();
+        self.log(at, Action::AddReplica { to }, Reason::TooFewReplicas, true);
+        self.assign(at, servers);
+    }
+
     /// Takes one replica away.
     pub(crate) fn drop_replica(&mut self, at: usize, from: ServerId, reason: Reason) {
         let mut servers = self.slices[at].servers.clone();

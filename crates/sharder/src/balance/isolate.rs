@@ -1,4 +1,4 @@
-//! Phase 8: a hot key gets a slice of exactly one key point, so that it can be
+//! Phase 9: a hot key gets a slice of exactly one key point, so that it can be
 //! moved and replicated without its neighbours. Nothing moves.
 
 use super::draft::{Draft, DraftSlice};

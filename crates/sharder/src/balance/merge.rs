@@ -1,4 +1,4 @@
-//! Phase 5: cold neighbours become one slice when there are many slices, so
+//! Phase 6: cold neighbours become one slice when there are many slices, so
 //! that splitting does not make the map grow for ever.
 //!
 //! Neighbours with the same servers merge for nothing. Otherwise the one with

@@ -2,8 +2,9 @@
 //!
 //! ```text
 //!  reports ─► LoadTable ─► estimates ─┐
-//!  members ───────────────────────────┼─► Draft ─► 1 dead ─► 2 drain ─► 3 unstored ─► 4 redundancy
-//!  assignment in force ───────────────┤       ─► 5 merge ─► 6 moves ─► 7 split ─► 8 isolate ─► Plan
+//!  members ───────────────────────────┼─► Draft ─► 1 dead ─► 2 drain ─► 3 unstored ─► 4 restore
+//!  assignment in force ───────────────┤       ─► 5 redundancy ─► 6 merge ─► 7 moves ─► 8 split
+//!                                     │       ─► 9 isolate ─► Plan
 //!  history (cooling, no return) ──────┘
 //! ```
 //!
@@ -26,6 +27,7 @@ mod plan;
 mod properties;
 mod redundancy;
 mod refusals;
+mod restore;
 mod split;
 mod takers;
 mod unstored;
@@ -55,7 +57,7 @@ pub(crate) struct Phase {
 }
 
 /// All of them, in order.
-pub(crate) const PHASES: [Phase; 8] = [
+pub(crate) const PHASES: [Phase; 9] = [
     Phase {
         name: "dead",
         run: dead::run,
@@ -69,6 +71,11 @@ pub(crate) const PHASES: [Phase; 8] = [
     Phase {
         name: "unstored",
         run: unstored::run,
+        forced: true,
+    },
+    Phase {
+        name: "restore",
+        run: restore::run,
         forced: true,
     },
     Phase {

@@ -1,4 +1,4 @@
-//! Phase 6: slices move from servers with too much to servers with little,
+//! Phase 7: slices move from servers with too much to servers with little,
 //! those first that even out most for what they cost.
 //!
 //! *Benefit* is how much the squares of giver's and taker's loads fall, of both

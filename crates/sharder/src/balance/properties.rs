@@ -245,6 +245,8 @@ proptest! {
         let history = given.history();
         let mut draft = given.draft(&history);
         let anyone = !given.servers.is_empty();
+        // It serves, and is heard of.
+        let takes_part = |server| given.state(server) == Some((MemberState::Serving, true));
         let (mut voluntary_keys, mut voluntary_bytes) = (0.0, 0.0);
         let (mut moves, mut drained) = (0, 0);
         let all_bytes: f64 = given
@@ -276,12 +278,15 @@ proptest! {
             match phase.name {
                 "dead" => {}
                 "split" | "isolate" => prop_assert!(gained.is_empty(), "{} moves", phase.name),
+                "restore" => {
+                    for &(slice, server, _) in &gained {
+                        prop_assert!(takes_part(server), "{} is given {}", server, slice);
+                    }
+                }
                 _ => {
                     for &(slice, server, replica) in &gained {
-                        // Only to servers that serve and are heard of.
-                        prop_assert_eq!(
-                            given.state(server),
-                            Some((MemberState::Serving, true)),
+                        prop_assert!(
+                            takes_part(server),
                             "{} gives {} to {}", phase.name, slice, server
                         );
                         // Not back to where it was; draining and copies may.

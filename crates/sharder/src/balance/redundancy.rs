@@ -1,5 +1,5 @@
-//! Phase 4: every slice gets the replicas it should have, and a key that is
-//! too hot for one server gets more.
+//! Phase 5: a key that is too hot for one server gets more replicas, and loses them when
+//! it has cooled.
 //!
 //! Only a key with a slice of its own is replicated because of its heat: a
 //! wide slice that is hot is split instead, which costs no memory.
@@ -12,38 +12,13 @@ use crate::server::ServerId;
 /// Adds and drops replicas.
 pub(crate) fn run(draft: &mut Draft<'_>) {
     draft.rescale();
-    let (mut too_few, mut budget_spent) = (0, false);
     for at in 0..draft.slices.len() {
-        // Availability first: slices that have none at all were placed in
-        // phase 1 if anybody is alive.
-        while !draft.slices[at].servers.is_empty()
-            && draft.slices[at].servers.len() < draft.config.replicas_min
-        {
-            match add(draft, at, Reason::TooFewReplicas) {
-                Added::Yes => {}
-                Added::NoBudget => {
-                    too_few += 1;
-                    budget_spent = true;
-                    break;
-                }
-                Added::NoTaker => {
-                    too_few += 1;
-                    break;
-                }
-            }
-        }
         while draft.slices[at].servers.len() > draft.config.replicas_max {
             drop_one(draft, at, Reason::TooManyReplicas);
         }
         if draft.slices[at].slice.is_point() && draft.slices[at].estimate.known {
             heat(draft, at);
         }
-    }
-    if too_few > 0 {
-        draft.notes.push(Note::StillTooFew {
-            slices: too_few,
-            budget: budget_spent,
-        });
     }
 }
 
@@ -65,7 +40,7 @@ fn heat(draft: &mut Draft<'_>, at: usize) {
         {
             break;
         }
-        if !matches!(add(draft, at, Reason::Hot { load: now }), Added::Yes) {
+        if !add(draft, at, Reason::Hot { load: now }) {
             break;
         }
         grown = true;
@@ -93,27 +68,19 @@ fn heat(draft: &mut Draft<'_>, at: usize) {
     }
 }
 
-enum Added {
-    Yes,
-    NoBudget,
-    NoTaker,
-}
-
-fn add(draft: &mut Draft<'_>, at: usize, reason: Reason) -> Added {
+/// Whether there is one more now.
+fn add(draft: &mut Draft<'_>, at: usize, reason: Reason) -> bool {
     if !draft.budget.allows(draft.slices[at].burden()) {
-        return Added::NoBudget;
+        return false;
     }
     // A replica may come back to where one was dropped, if there is nobody
     // else: it takes part of the load, it does not chase the slice away.
-    let to = takers::any(draft, at);
-    match to {
-        Some(to) => {
-            let to = draft.servers[to].member.id;
-            draft.add_replica(at, to, reason);
-            Added::Yes
-        }
-        None => Added::NoTaker,
-    }
+    let Some(to) = takers::any(draft, at) else {
+        return false;
+    };
+    let to = draft.servers[to].member.id;
+    draft.add_replica(at, to, reason);
+    true
 }
 
 /// Drops the replica of whoever carries most; of equals the last one, so that

@@ -1,4 +1,4 @@
-//! Phase 7: slices that are too big to be moved well are cut where half of
+//! Phase 8: slices that are too big to be moved well are cut where half of
 //! their load lies. Nothing moves.
 
 use super::draft::{Burden, Draft, DraftSlice};

@@ -211,10 +211,12 @@ fn a_dead_server_is_replaced_at_once_and_its_keys_are_named() {
 
 #[test]
 fn a_slice_whose_replica_lives_loses_nothing() {
+    // Half of all slices lack one, in a round that may move 9 %, and during a deployment:
+    // until they have it, nothing of them can be changed in strong mode.
     let config = BalanceConfig {
         replicas_min: 2,
         replicas_max: 2,
-        churn_max: 1.0,
+        freeze: Freeze::OnlyDead,
         ..BalanceConfig::default()
     };
     let mut script = Script::new(4, 20, config);

@@ -2,6 +2,7 @@
 #![allow(dead_code)] // Not every test needs everything.
 
 pub(crate) mod etcd;
+pub(crate) mod path;
 pub(crate) mod processes;
 
 use std::fmt::Debug;

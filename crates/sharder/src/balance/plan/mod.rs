@@ -22,8 +22,8 @@ pub struct Churn {
     pub keys: f64,
     /// Resident bytes.
     pub bytes: f64,
-    /// Part of the key space that the death of servers forced to move, which
-    /// no budget limits.
+    /// Part of the key space that got a server because death had left it with none, or
+    /// with too few: no budget limits that.
     pub forced_keys: f64,
 }
 

@@ -54,13 +54,10 @@ pub enum Note {
         /// Which.
         servers: Vec<ServerId>,
     },
-    /// Slices have fewer replicas than they should.
+    /// Slices have fewer replicas than they should, and no server can take more.
     StillTooFew {
         /// How many slices.
         slices: usize,
-        /// Whether the round's budget was the reason; otherwise no server
-        /// could take more.
-        budget: bool,
     },
     /// A server is still above its share.
     StillAbove {
@@ -171,14 +168,9 @@ impl fmt::Display for Note {
                  else can take: at {}",
                 List(servers)
             ),
-            Note::StillTooFew { slices, budget } => write!(
+            Note::StillTooFew { slices } => write!(
                 f,
-                "{slices} slice(s) still have too few replicas: {}",
-                if *budget {
-                    "the rest follows in later rounds"
-                } else {
-                    "no server can take more"
-                }
+                "{slices} slice(s) still have too few replicas: no server can take more"
             ),
             Note::StillAbove {
                 server,

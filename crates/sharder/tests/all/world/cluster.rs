@@ -567,7 +567,8 @@ impl Cluster {
             self.diffs.push_back(AssignmentDiff::between(before, &next));
         }
         let window = self.config.no_return.as_secs_f64();
-        let moved = self.tracker.see(&next, &self.keys, self.now, window, alive);
+        let rules = (window, self.config.replicas_min);
+        let moved = self.tracker.see(&next, &self.keys, self.now, rules, alive);
         self.tally.churn_max = self.tally.churn_max.max(moved.unforced);
         if moved.unforced > self.config.churn_max + 1e-9 {
             self.violations.push(format!(

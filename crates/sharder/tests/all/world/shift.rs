@@ -192,11 +192,13 @@ impl World {
             return;
         }
         let window = self.balancer.config().no_return.as_secs_f64();
-        let moved = self
-            .tracker
-            .see(&assignment, &self.keys, self.second as f64, window, |_| {
-                true
-            });
+        let moved = self.tracker.see(
+            &assignment,
+            &self.keys,
+            self.second as f64,
+            (window, 1),
+            |_| true,
+        );
         let figures = &mut self.figures;
         figures.rounds += 1;
         figures.rounds_with_moves += usize::from(moved.pieces > 0);

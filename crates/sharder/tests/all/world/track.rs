@@ -9,7 +9,8 @@ use trefoil_sharder::{Assignment, AssignmentVersion, ServerId};
 pub struct Moved {
     /// Part of the key space, a key counting once for each server that gets it.
     pub keys: f64,
-    /// The same, without what dead servers had.
+    /// The same, without what takes the place of dead servers, and of replicas that are
+    /// missing.
     pub unforced: f64,
     /// Pieces of slices that some server got.
     pub pieces: usize,
@@ -35,13 +36,13 @@ impl Tracker {
     }
 
     /// Sees an assignment come into force. `is_alive` tells forced changes
-    /// from chosen ones.
+    /// from chosen ones, and so does how many replicas a slice has to have.
     pub fn see(
         &mut self,
         next: &Assignment,
         keys: &Keys,
         time: f64,
-        window: f64,
+        (window, replicas_min): (f64, usize),
         is_alive: impl Fn(ServerId) -> bool,
     ) -> Moved {
         self.versions.push(next.version());
@@ -58,16 +59,19 @@ impl Tracker {
                 let Some(common) = old.slice.intersection(after.slice) else {
                     break;
                 };
-                let forced = !old.servers.iter().any(|&server| is_alive(server));
-                for server in &after.servers {
-                    if !old.servers.contains(server) {
-                        moved.keys += common.fraction();
-                        moved.pieces += 1;
-                        if !forced {
-                            moved.unforced += common.fraction();
-                        }
-                    }
-                }
+                let alive = old
+                    .servers
+                    .iter()
+                    .filter(|server| is_alive(**server))
+                    .count();
+                let gained = after.servers.iter();
+                let gained = gained
+                    .filter(|server| !old.servers.contains(server))
+                    .count();
+                let forced = gained.min(replicas_min.saturating_sub(alive));
+                moved.keys += gained as f64 * common.fraction();
+                moved.pieces += gained;
+                moved.unforced += (gained - forced) as f64 * common.fraction();
             }
         }
         for key in 0..keys.len() {
