@@ -400,6 +400,7 @@ pub(crate) async fn run(args: Args) -> Result<bool, Failure> {
     let options = Options {
         replication: "strong".to_owned(),
         patience: PATIENCE,
+        memory: None,
     };
     let servers = Fleet::start(options, address.clone(), links, args.servers).await?;
     servers.is_whole(fleet::PATIENCE).await?;

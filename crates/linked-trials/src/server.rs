@@ -48,7 +48,13 @@ pub(crate) struct Args {
     /// The forms that it reads.
     #[arg(long, value_delimiter = ',', default_value = "1")]
     reads: Vec<u8>,
+    /// Bytes of memory; with them what exceeds it is spilled.
+    #[arg(long)]
+    memory: Option<u64>,
 }
+
+/// Bytes of disk, more than there ever is to be spilled.
+const DISK: u64 = 1 << 30;
 
 /// Numbers in one of several forms, which do not understand each other.
 #[derive(Clone, Debug)]
@@ -136,7 +142,11 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         writes: args.writes,
         reads: args.reads,
     };
-    let lists = Linklet::builder(CORPUS, forms)
+    let mut builder = Linklet::builder(CORPUS, forms);
+    if let Some(memory) = args.memory {
+        builder = builder.memory(memory).spill(std::env::temp_dir(), DISK);
+    }
+    let lists = builder
         .replication(replication)
         .patience(patience)
         .listener(Arc::new(Print) as Arc<dyn Listener>)
@@ -276,6 +286,7 @@ fn outcome(error: &Error) -> Option<&'static str> {
         Error::Indeterminate(_) => "?indeterminate",
         Error::Load(_) => "load",
         Error::NoLoader => "no-loader",
+        Error::Unreadable(_) => "unreadable",
     })
 }
 
@@ -320,6 +331,7 @@ impl Lists for Service {
             received: stats.received,
             lease_ms: gauge(&*process, "trefoil_linklet_lease_seconds")
                 .map_or(0, |lease| (lease * 1e3) as u64),
+            read_back: stats.spill_reads,
         }))
     }
 }

@@ -9,9 +9,11 @@ use crate::linklet::{Inner, Linklet};
 use crate::loader::Loader;
 use crate::marshal::Marshal;
 use crate::peers::STREAM_WINDOW;
+use crate::spill::{self, Spill};
 use crate::store::{Store, StoreOptions};
 use crate::sweep;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::net::TcpListener;
@@ -34,6 +36,7 @@ pub struct Builder<V> {
     stale_max: Option<Duration>,
     memory: u64,
     advertised: Option<String>,
+    spill: Option<(PathBuf, u64)>,
     cpu: f64,
     hasher: KeyHasher,
     config: Config,
@@ -85,6 +88,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
             stale_max: None,
             memory: 256 << 20,
             advertised: None,
+            spill: None,
             cpu: cpu as f64,
             hasher: KeyHasher::default(),
             config: Config::default(),
@@ -99,7 +103,7 @@ impl<V: Send + Sync + 'static> Builder<V> {
     /// Loads what is not in memory. Without a loader the objects live only
     /// here, and what is evicted is lost, and reported; with strong replication
     /// nothing is evicted then, and what there is no room for is refused
-    /// ([`Error::NoRoom`](crate::Error::NoRoom)).
+    /// ([`Error::NoRoom`](crate::Error::NoRoom)). [`Builder::spill`] is the other choice.
     #[must_use]
     pub fn loader(mut self, loader: impl Loader<V>) -> Self {
         self.loader = Some(Arc::new(loader));
@@ -236,6 +240,50 @@ impl<V: Send + Sync + 'static> Builder<V> {
         self
     }
 
+    /// Keeps values for which there is no memory in files of this directory, up to so many
+    /// bytes of disk, instead of evicting them; with strong copies and no loader, instead of
+    /// refusing what is new. Unless it is said, nothing goes to disk.
+    ///
+    /// The values that were not used for longest go, copies for other servers among them, and
+    /// come back when somebody asks for them. Their keys stay in memory, with some 200 bytes
+    /// each: that, and the disk, is what bounds the number of values. Who reads one of them
+    /// waits for the disk; who reads what is in memory does not. A value is marshalled when it
+    /// goes, and unmarshalled when it comes back.
+    ///
+    /// It is more memory, and nothing else: **no value outlives the process**. What a server's
+    /// death loses, it loses with or without a spill, and what `replication` promises is not
+    /// changed. The files have no names, so nobody else can open them, and the kernel frees
+    /// them when the process ends, however that is (`df` counts them, `du` does not see them).
+    /// They are not encrypted.
+    ///
+    /// * **The disk is full**, or the bound is reached, or writing fails: what makes room is
+    ///   evicted, or what is new is refused, as without a spill, until it works again. Of the
+    ///   bound a thirty-second is kept for compaction, and files may be a quarter empty. See
+    ///   [`Stats::spill_full`](crate::Stats) and `spill_write_failures`.
+    /// * **A value cannot be read back** (the disk fails, or has other bytes than were
+    ///   written): with a loader it is loaded again. Without one whoever asked for it is told
+    ///   [`Error::Unreadable`](crate::Error::Unreadable), and the loss is reported
+    ///   ([`StateLossReason::SpillUnreadable`](crate::StateLossReason)).
+    /// * **A value cannot be marshalled**: it stays in memory, and is evicted if it has to be.
+    ///
+    /// Choose a local disk (flash), for moves and copies read from it under the lock of the
+    /// protocol. No directory is made; one that is missing or cannot be written is an error of
+    /// [`join`](Builder::join) and [`listen`](Builder::listen). Servers of a corpus need not
+    /// agree.
+    ///
+    /// ```
+    /// # use trefoil_linklet::{Builder, Linklet, PlainMarshal, Replication};
+    /// let sessions: Builder<String> = Linklet::builder("sessions", PlainMarshal)
+    ///     .replication(Replication::Strong)
+    ///     .memory(1 << 30)
+    ///     .spill("/var/tmp", 16 << 30);
+    /// ```
+    #[must_use]
+    pub fn spill(mut self, directory: impl Into<PathBuf>, bytes: u64) -> Self {
+        self.spill = Some((directory.into(), bytes));
+        self
+    }
+
     /// CPU-seconds per second (cores) that the server may spend.
     #[must_use]
     pub fn cpu(mut self, cores: f64) -> Self {
@@ -345,13 +393,21 @@ impl<V: Send + Sync + 'static> Builder<V> {
         // The others would be told to send everything there.
         self.security.check_address(&address)?;
         check_advertised(&address)?;
+        let spill_bytes = self.spill.as_ref().map_or(0, |&(_, bytes)| bytes);
+        let spill = match self.spill {
+            Some((directory, bytes)) => match Spill::open(&directory, bytes) {
+                Ok(spill) => Some(spill),
+                Err(source) => return Err(StartError::Spill { directory, source }),
+            },
+            None => None,
+        };
         let info = ServerInfo {
             copies_min: self.config.servers_wanted(),
             ..ServerInfo::new(
                 address,
                 Capacity {
                     cpu: self.cpu,
-                    bytes: self.memory,
+                    bytes: self.memory.saturating_add(spill_bytes),
                 },
             )
         };
@@ -372,8 +428,10 @@ impl<V: Send + Sync + 'static> Builder<V> {
             events,
             notices: self.notices,
             stale_max: self.stale_max,
+            spill,
         }));
         let life = Life::new(Arc::clone(&store), session.clone(), self.config.clone())?;
+        let writes = store.spill.is_some().then(|| Arc::clone(&store));
         let inner = Arc::new(Inner::new(
             self.corpus,
             store,
@@ -389,6 +447,9 @@ impl<V: Send + Sync + 'static> Builder<V> {
         ];
         if sweeps {
             tasks.push(tokio::spawn(sweep::sweep(weak)).abort_handle());
+        }
+        if let Some(store) = writes {
+            tasks.push(tokio::spawn(spill::write(store)).abort_handle());
         }
         // Ends by itself, when everything has been told.
         tokio::spawn(tell(heard, self.listeners));

@@ -224,6 +224,7 @@ fn run_errands<V: Send + Sync + 'static>(inner: &Arc<Inner<V>>, life: &mut Life<
         store.tell(Event::Evicted(errands.left));
     }
     store.lose(StateLossReason::Evicted, errands.evicted);
+    store.lose(StateLossReason::SpillUnreadable, errands.unreadable);
     store.lose(StateLossReason::StreamGap, errands.dropped);
     store.lose(StateLossReason::UpdatePanicked, errands.panicked);
 }

@@ -190,6 +190,12 @@ pub enum Error {
     /// The loader failed.
     #[error("loading failed: {0}")]
     Load(#[source] LoaderError),
+    /// The value was spilled to disk ([`Builder::spill`](crate::Builder::spill)) and cannot be
+    /// read back: it is lost, and was reported ([`Listener::state_loss`](crate::Listener)). From
+    /// now on the key is absent. Of a copy ([`read_copy`](crate::Linklet::read_copy)) it says
+    /// nothing of the owner's: ask that one.
+    #[error("the value was spilled to disk and cannot be read back: {0}")]
+    Unreadable(String),
     /// The key is not here, and there is no loader.
     #[error("there is no loader for keys that are not in memory")]
     NoLoader,
@@ -286,6 +292,7 @@ impl From<Error> for Status {
                 | Indeterminate::TooFewCopies { .. }
                 | Indeterminate::TakenBack,
             ) => Code::Unknown,
+            Error::Unreadable(_) => Code::DataLoss,
             Error::Marshal(_) | Error::Load(_) | Error::NoLoader => Code::Internal,
         };
         Status::new(code, error.to_string())
@@ -340,6 +347,19 @@ pub enum StartError {
     Unspecified {
         /// The address.
         address: String,
+    },
+    /// No files can be made where values are to be spilled to.
+    #[error(
+        "values cannot be spilled to {}: {source}; it has to be a directory in which this user \
+         may create files",
+        directory.display()
+    )]
+    Spill {
+        /// Where.
+        directory: std::path::PathBuf,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
     },
     /// Values would cross the network in the clear.
     #[error(transparent)]

@@ -17,6 +17,9 @@ pub enum StateLossReason {
     /// There was no room for them, and there is no loader that could bring
     /// them back.
     Evicted,
+    /// They were spilled to disk ([`Builder::spill`](crate::Builder::spill)) and cannot be
+    /// read back, and there is no loader that could bring them back.
+    SpillUnreadable,
     /// The stream of database changes had a gap, and there is no loader that
     /// could bring them back.
     StreamGap,
@@ -32,6 +35,9 @@ impl fmt::Display for StateLossReason {
         match self {
             StateLossReason::Protocol(reason) => reason.fmt(f),
             StateLossReason::Evicted => write!(f, "they were evicted"),
+            StateLossReason::SpillUnreadable => {
+                write!(f, "they were on disk and cannot be read back")
+            }
             StateLossReason::StreamGap => write!(f, "changes of the database were missed"),
             StateLossReason::UpdatePanicked => write!(f, "an update of theirs panicked"),
             StateLossReason::Replaced => write!(f, "this server was taken for dead"),

@@ -216,7 +216,9 @@
 //!    until the key has arrived, and has it sent first.
 //! 3. What is lost is told, each loss in one report of one server: to
 //!    [`Listener::state_loss`], by range or by name, with the reason.
-//! 4. Memory: no more than [`Builder::memory`] and one value.
+//! 4. Memory: no more than [`Builder::memory`] and one value; with [`Builder::spill`], and
+//!    what arrives from other servers or was changed in place while values are being
+//!    written, for which an eighth of the bound is kept free.
 //! 5. With [`Replication::Strong`] a commit is seen by nobody before every
 //!    replica has it, and a server whose lease has ended serves nothing,
 //!    whatever it believes. A commit that is not confirmed in time is
@@ -237,6 +239,7 @@
 //! | `linklet`, `builder` | the handle; starting |
 //! | `ops` | reading, changing, loading, freshness |
 //! | `table` | objects, memory bound, eviction |
+//! | `spill` | values on disk for which there is no memory |
 //! | `lifetime`, `sweep` | objects that end by themselves |
 //! | `values` | objects as the protocol sees them: marshalled |
 //! | `life`, `driver` | one membership; the tasks |
@@ -266,6 +269,7 @@ mod ops;
 mod peers;
 mod probes;
 mod service;
+mod spill;
 mod stats;
 mod store;
 mod sweep;

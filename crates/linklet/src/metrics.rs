@@ -156,7 +156,7 @@ const BUILD: MetricInfo = MetricInfo::gauge(
 );
 
 #[rustfmt::skip]
-const TABLE: [Metric; 43] = [
+const TABLE: [Metric; 54] = [
     gauge("trefoil_linklet_member", |s| Some(flag(s.member.is_some())), "1 while the server is a member of its corpus"),
     gauge("trefoil_linklet_settled", |s| s.member.as_ref().map(|m| flag(m.is_settled)), "1 while everything that is assigned to it is there"),
     gauge("trefoil_linklet_draining", |s| s.member.as_ref().map(|m| flag(m.is_leaving)), "1 once it gives everything away"),
@@ -169,6 +169,11 @@ const TABLE: [Metric; 43] = [
     gauge("trefoil_linklet_entries", of_stats!(entries), "Values, copies for other servers included"),
     gauge("trefoil_linklet_bytes", of_stats!(bytes), "Bytes that they count as"),
     gauge("trefoil_linklet_bytes_max", of_stats!(bytes_max), "Bound of these bytes (Builder::memory)"),
+    gauge("trefoil_linklet_spilled", of_stats!(spilled), "Of the values, those that are on disk alone (Builder::spill)"),
+    gauge("trefoil_linklet_spill_bytes", of_stats!(spill_bytes), "Bytes on disk of these"),
+    gauge("trefoil_linklet_spill_disk_bytes", of_stats!(spill_disk_bytes), "Bytes of all files of spilled values"),
+    gauge("trefoil_linklet_spill_bytes_max", of_stats!(spill_bytes_max), "Bound of these bytes; 0 if nothing is spilled"),
+    gauge("trefoil_linklet_spill_segments", of_stats!(spill_segments), "Files of spilled values"),
     gauge("trefoil_linklet_loading", of_stats!(loading), "Loads under way"),
     gauge("trefoil_linklet_unconfirmed_bytes", |s| s.member.as_ref().map(|m| m.unconfirmed_bytes as f64), "Bytes sent to other servers and not confirmed yet"),
     gauge("trefoil_linklet_staleness_seconds", |s| s.staleness.map(|age| age.as_secs_f64()), "How old what is kept of a database may be; absent while nobody tells of its changes"),
@@ -197,6 +202,12 @@ const TABLE: [Metric; 43] = [
     counter("trefoil_linklet_commits_thin", of_stats!(commits_thin), "Strong commits acknowledged with fewer copies than there should be"),
     counter("trefoil_linklet_commits_refused", of_stats!(commits_refused), "Strong commits refused for want of servers for their copies"),
     counter("trefoil_linklet_commits_indeterminate", of_stats!(commits_indeterminate), "Strong commits of which it is not known what became, and those that waited in vain for one"),
+    counter("trefoil_linklet_spill_writes", of_stats!(spill_writes), "Values written to disk for want of memory"),
+    counter("trefoil_linklet_spill_reads", of_stats!(spill_reads), "Values read back from disk for whoever asked for them"),
+    counter("trefoil_linklet_spill_copies", of_stats!(spill_copies), "Values copied on disk, because little of their file was still needed"),
+    counter("trefoil_linklet_spill_full", of_stats!(spill_full), "Times that nothing was spilled because the bound on disk was reached"),
+    counter("trefoil_linklet_spill_write_failures", of_stats!(spill_write_failures), "Writes of spilled values that have failed"),
+    counter("trefoil_linklet_spill_read_failures", of_stats!(spill_read_failures), "Spilled values that could not be read back"),
     counter("trefoil_linklet_losses", of_stats!(losses), "Losses told to the listeners"),
     counter("trefoil_linklet_lost_ranges", of_stats!(lost_ranges), "Key ranges in these"),
     counter("trefoil_linklet_lost_keys", of_stats!(lost_keys), "Keys in these by name"),

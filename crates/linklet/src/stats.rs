@@ -21,6 +21,17 @@ macro_rules! counters {
             pub bytes_max: u64,
             /// Loads under way.
             pub loading: u64,
+            /// Of the values, those that are on disk alone
+            /// ([`Builder::spill`](crate::Builder::spill)).
+            pub spilled: u64,
+            /// Bytes on disk of these.
+            pub spill_bytes: u64,
+            /// Bytes of all files of spilled values.
+            pub spill_disk_bytes: u64,
+            /// The bound of these bytes; 0 if nothing is spilled.
+            pub spill_bytes_max: u64,
+            /// These files.
+            pub spill_segments: u64,
             $($(#[$doc])* pub $name: u64,)*
         }
 
@@ -96,6 +107,18 @@ counters! {
     commit_us,
     /// Microseconds that runs of the loader have taken.
     load_us,
+    /// Values written to disk for want of memory ([`Builder::spill`](crate::Builder::spill)).
+    spill_writes,
+    /// Values read back from disk for whoever asked for them.
+    spill_reads,
+    /// Values copied on disk, because little of their file was still needed.
+    spill_copies,
+    /// Times that nothing was spilled because the bound on disk was reached.
+    spill_full,
+    /// Writes of spilled values that have failed.
+    spill_write_failures,
+    /// Spilled values that could not be read back.
+    spill_read_failures,
     /// Losses reported to the listeners.
     losses,
     /// Ranges in these reports.

@@ -9,8 +9,9 @@ use crate::lifetime::{Lifetimes, Over};
 use crate::linklet::Landed;
 use crate::load::Meters;
 use crate::marshal::{Marshal, weigh};
+use crate::spill::{ReadBack, Record, Spill};
 use crate::stats::{Counters, Stats};
-use crate::table::{Entry, Key, NoRoom, Room, Table};
+use crate::table::{Entry, Key, Table};
 use bytes::Bytes;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -19,7 +20,7 @@ use tokio::sync::Notify;
 use trefoil_coordination::BootInstant;
 use trefoil_freshness_core::table::Stamp;
 use trefoil_layout::hash::KeyHasher;
-use trefoil_linklet_core::{Extent, Replication};
+use trefoil_linklet_core::{Extent, Replication, Status};
 use trefoil_sharder::KeyPoint;
 
 /// Keys by name.
@@ -36,6 +37,7 @@ pub(crate) struct Errands<V> {
     pub(crate) refreshed: Vec<(Bytes, Arc<V>, Stamp)>,
     /// Lost for good, by reason.
     pub(crate) evicted: Keys,
+    pub(crate) unreadable: Keys,
     pub(crate) dropped: Keys,
     pub(crate) panicked: Keys,
     /// For listeners that want to know what leaves.
@@ -49,6 +51,7 @@ impl<V> Default for Errands<V> {
             withdrawn: Keys::new(),
             refreshed: Vec::new(),
             evicted: Keys::new(),
+            unreadable: Keys::new(),
             dropped: Keys::new(),
             panicked: Keys::new(),
             left: Vec::new(),
@@ -69,6 +72,10 @@ pub(crate) struct Store<V> {
     pub(crate) events: Events,
     /// Values that arrived and cannot be used.
     pub(crate) unreadable: Damped,
+    /// What there is no memory for, where the application has asked for that.
+    pub(crate) spill: Option<Spill>,
+    /// Values on their way from disk.
+    pub(crate) reads: Flights<ReadBack<V>>,
     /// Listeners want to know of every object that leaves.
     notices: bool,
     pub(crate) errand: Notify,
@@ -92,6 +99,7 @@ pub(crate) struct StoreOptions<V> {
     pub(crate) events: Events,
     pub(crate) notices: bool,
     pub(crate) stale_max: Option<Duration>,
+    pub(crate) spill: Option<Spill>,
 }
 
 impl<V: 'static> Store<V> {
@@ -108,6 +116,8 @@ impl<V: 'static> Store<V> {
             counters: Counters::default(),
             events: options.events,
             unreadable: Damped::default(),
+            spill: options.spill,
+            reads: Flights::default(),
             notices: options.notices,
             errand: Notify::new(),
             facts: Facts::default(),
@@ -143,42 +153,6 @@ impl<V: 'static> Store<V> {
         Table::<V>::weight(key, weigh(&*self.marshaller, value))
     }
 
-    /// Whether values make room for others. In strong mode only those that can be loaded
-    /// again: what was acknowledged stays.
-    fn evicts(&self) -> bool {
-        self.has_loader || self.replication != Replication::Strong
-    }
-
-    /// What the value of a key counts as now.
-    fn weight_now(&self, key: Key<'_>) -> u64 {
-        self.table.visit(key).peek().map_or(0, |entry| entry.weight)
-    }
-
-    /// Whether there is, or can be made, room for a value of a key.
-    pub(crate) fn has_room(&self, key: Key<'_>, weight: u64) -> bool {
-        let room = self.evicts() || self.table.fits(weight, self.weight_now(key));
-        weight <= self.table.bound() && room
-    }
-
-    /// Makes room for a value of a key. Not to be called during a visit.
-    pub(crate) fn reserve(&self, key: Key<'_>, weight: u64) -> Result<Room<'_, V>, NoRoom> {
-        match self.evicts() {
-            true => self.table.reserve(weight, |entry| self.evicted(&entry)),
-            false => self.table.reserve_free(weight, self.weight_now(key)),
-        }
-    }
-
-    /// Likewise, whatever the bound: for what has been promised.
-    pub(crate) fn reserve_promised(&self, weight: u64) -> Room<'_, V> {
-        match self.evicts() {
-            true => {
-                let evicted = |entry| self.evicted(&entry);
-                self.table.reserve_promised(weight, evicted)
-            }
-            false => self.table.room_to_trim(weight),
-        }
-    }
-
     /// An entry had to make room.
     pub(crate) fn evicted(&self, entry: &Entry<V>) {
         Counters::one(&self.counters.evictions);
@@ -193,6 +167,29 @@ impl<V: 'static> Store<V> {
                 },
             );
         }
+        self.let_go(entry, |errands| &mut errands.evicted);
+    }
+
+    /// What is on disk of an entry cannot be read: it goes, if it is this server's to let go,
+    /// and is still that one. A copy stays: its owner has the value, and relies on it, and
+    /// whoever owns it next finds out.
+    pub(crate) fn unreadable(&self, key: Key<'_>, record: &Arc<Record>) -> bool {
+        let mut visit = self.table.visit(key);
+        let is_owned = matches!(visit.status(), Status::Owned { .. });
+        let is_same = visit.peek().is_some_and(|entry| {
+            let away = entry.value.away();
+            away.is_some_and(|away| Arc::ptr_eq(away, record))
+        });
+        let entry = (is_owned && is_same).then(|| visit.remove()).flatten();
+        drop(visit);
+        if let Some(entry) = &entry {
+            self.let_go(entry, |errands| &mut errands.unreadable);
+        }
+        entry.is_some()
+    }
+
+    /// Tells copies of an entry that is gone, and the application if it cannot be had again.
+    fn let_go(&self, entry: &Entry<V>, lost: impl FnOnce(&mut Errands<V>) -> &mut Keys) {
         if entry.stale || (self.has_loader && self.replication == Replication::None) {
             return;
         }
@@ -206,8 +203,8 @@ impl<V: 'static> Store<V> {
             Replication::Eventual => errands.touched.push(key.clone()),
             Replication::Strong => errands.withdrawn.push(key.clone()),
         }
-        if !self.has_loader && !ended {
-            errands.evicted.push(key);
+        if !self.has_loader && !entry.has_ended() {
+            lost(&mut errands).push(key);
         }
         drop(errands);
         self.errand.notify_one();
@@ -312,6 +309,10 @@ impl<V: 'static> Store<V> {
             loading: self.flights.len() as u64,
             ..Stats::default()
         };
+        if let Some(spill) = &self.spill {
+            spill.fill(&mut stats);
+            stats.spilled = self.table.away();
+        }
         self.counters.fill(&mut stats);
         stats
     }

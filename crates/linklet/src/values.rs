@@ -5,7 +5,7 @@ use crate::lifetime::Over;
 use crate::marshal::{Marshal, MarshalError, marshal, unmarshal};
 use crate::stats::Counters;
 use crate::store::Store;
-use crate::table::{Key, Room};
+use crate::table::{Found as FoundValue, Key, Room};
 use bytes::Bytes;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -71,9 +71,13 @@ pub(crate) fn stamped<V: 'static>(
     key: &[u8],
     value: &V,
 ) -> Result<Bytes, MarshalError> {
-    let mut bytes = marshal(marshaller, key, value)?;
+    let bytes = marshal(marshaller, key, value)?;
+    Ok(with_history(history, bytes))
+}
+
+fn with_history(history: u64, mut bytes: Vec<u8>) -> Bytes {
     bytes.extend_from_slice(&history.to_le_bytes());
-    Ok(Bytes::from(bytes))
+    Bytes::from(bytes)
 }
 
 /// The values of one life of the server.
@@ -88,7 +92,7 @@ pub(crate) struct Objects<V> {
 struct Found<V> {
     point: u64,
     key: Arc<[u8]>,
-    value: Arc<V>,
+    value: FoundValue<V>,
     stamp: Stamp,
     /// Out of date, or ended: not sent.
     hidden: bool,
@@ -117,8 +121,20 @@ impl<V: 'static> Objects<V> {
     /// `sent` was read before the value was found: no change up to there had been
     /// told of this key when it was.
     fn entry(&self, found: &Found<V>, sent: Sent) -> Entry {
-        let marshaller = &*self.store.marshaller;
-        let value = stamped(sent.history, marshaller, &found.key, &*found.value);
+        let store = &self.store;
+        let value = match &found.value {
+            FoundValue::Here(value) => {
+                stamped(sent.history, &*store.marshaller, &found.key, &**value)
+            }
+            // Marshalled already. There is no way to wait here but for the disk itself.
+            FoundValue::There(record) => match record.read(&found.key) {
+                Ok(bytes) => Ok(with_history(sent.history, Vec::from(bytes))),
+                Err(error) => {
+                    store.unread(&found.key, &error);
+                    Err(MarshalError::new(error.to_string()))
+                }
+            },
+        };
         let value = value.and_then(|bytes| {
             let count = found.key.len() + bytes.len();
             let why = || MarshalError::new(format!("{count} bytes are longer than any may be"));
@@ -202,11 +218,25 @@ impl<V: 'static> Arrived<'_, V> {
     }
 }
 
+/// Has the kernel read at once what of a batch is on disk, and goes along.
+fn prefetch<V>(batch: &[Found<V>], bytes_max: usize) {
+    let mut bytes = 0;
+    for found in batch.iter().filter(|found| !found.hidden) {
+        if let FoundValue::There(record) = &found.value {
+            record.prefetch();
+            bytes += record.len();
+        }
+        if bytes > bytes_max as u64 {
+            return;
+        }
+    }
+}
+
 fn found<V>(entry: &crate::table::Entry<V>) -> Found<V> {
     Found {
         point: entry.hash.place,
         key: Arc::clone(&entry.key),
-        value: Arc::clone(&entry.value),
+        value: entry.value.found(),
         stamp: entry.stamp,
         hidden: entry.is_hidden(),
     }
@@ -243,6 +273,7 @@ impl<V: Send + Sync + 'static> Values for Objects<V> {
                 .saturating_sub(entries.len())
                 .clamp(1, SCAN_COUNT);
             let (batch, mut last) = self.store.table.scan(rest, count_max, found);
+            prefetch(&batch, limit.bytes.saturating_sub(bytes));
             let mut batch = batch.into_iter().peekable();
             let mut full = false;
             while let Some(next) = batch.next() {
@@ -416,6 +447,7 @@ mod tests {
             events,
             notices: false,
             stale_max: None,
+            spill: None,
         }));
         let mut objects = Objects::new(Arc::clone(&store));
         let config = Config {

@@ -13,6 +13,7 @@ pub mod v1 {
     tonic::include_proto!("sessions.v1");
 }
 
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tonic::{Request, Response, Status};
 use trefoil_linklet::{Linklet, ProstMarshal, Replication, Security, StartError};
@@ -30,14 +31,39 @@ pub struct Lifetime {
     pub idle: Duration,
 }
 
+/// How much a server keeps.
+#[derive(Clone, Debug)]
+pub struct Room {
+    /// Bytes in memory.
+    pub memory: u64,
+    /// A directory for the sessions that were not used for longest, once there is no memory
+    /// for them, and bytes of files there.
+    pub spill: Option<(PathBuf, u64)>,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Room {
+            memory: 256 << 20,
+            spill: None,
+        }
+    }
+}
+
 /// Joins the servers that have the sessions; `address` is where this one serves.
 pub async fn join(
     assigner: &str,
     address: String,
     lifetime: Lifetime,
+    room: Room,
     security: Security,
 ) -> Result<Linklet<Session>, StartError> {
-    Linklet::builder(CORPUS, ProstMarshal)
+    let mut builder = Linklet::builder(CORPUS, ProstMarshal).memory(room.memory);
+    if let Some((directory, bytes)) = room.spill {
+        // Instead of refusing new sessions when memory is full.
+        builder = builder.spill(directory, bytes);
+    }
+    builder
         .security(security)
         // A session is acknowledged when a second server has it.
         .replication(Replication::Strong)

@@ -2,7 +2,7 @@
 
 use clap::{Parser, ValueEnum};
 use sessions::v1::sessions_server::SessionsServer;
-use sessions::{Lifetime, Service};
+use sessions::{Lifetime, Room, Service};
 use std::error::Error;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -40,6 +40,15 @@ struct Args {
     /// Seconds without a request after which a session ends
     #[arg(long, default_value_t = 1_800, value_name = "SECONDS")]
     idle: u64,
+    /// Bytes of memory for sessions
+    #[arg(long, default_value_t = 256 << 20, value_name = "BYTES")]
+    memory: u64,
+    /// Directory for sessions for which there is no memory [default: new ones are refused]
+    #[arg(long, value_name = "DIR")]
+    spill: Option<PathBuf>,
+    /// Bytes of files in that directory
+    #[arg(long, default_value_t = 4 << 30, value_name = "BYTES")]
+    spill_bytes: u64,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +62,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let lifetime = Lifetime {
         whole: Duration::from_secs(args.lifetime),
         idle: Duration::from_secs(args.idle),
+    };
+    let room = Room {
+        memory: args.memory,
+        spill: args.spill.map(|directory| (directory, args.spill_bytes)),
     };
     let security = match &args.certs {
         Some(certs) => Security::of_server(certs)?,
@@ -78,8 +91,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         }
         None => None,
     };
-    let sessions =
-        sessions::join(&args.assigner, address.clone(), lifetime, security.clone()).await?;
+    let (at, certs) = (address.clone(), security.clone());
+    let sessions = sessions::join(&args.assigner, at, lifetime, room, certs).await?;
     // Kept until the end: who stops this process asks there whether it may.
     let watched = port.map(|port| Endpoint::serve(port, vec![sessions.process()]));
     let watched = watched.transpose()?;

@@ -23,6 +23,8 @@ use trefoil_router::Router;
 pub(crate) struct Options {
     pub(crate) replication: String,
     pub(crate) patience: Duration,
+    /// Bytes beyond which values are spilled to disk.
+    pub(crate) memory: Option<u64>,
 }
 
 /// Which forms of values a server writes and reads.
@@ -176,6 +178,7 @@ impl Fleet {
         place.relay.lead_to(None);
         let patience = self.options.patience.as_millis().to_string();
         let writes = form.writes.to_string();
+        let memory = self.options.memory.map(|bytes| bytes.to_string());
         let arguments = [
             ("server", None),
             ("--assigner", Some(self.assigners.as_str())),
@@ -186,6 +189,11 @@ impl Fleet {
             ("--reads", Some(form.reads)),
         ]
         .into_iter()
+        .chain(
+            memory
+                .as_ref()
+                .map(|bytes| ("--memory", Some(bytes.as_str()))),
+        )
         .flat_map(|(name, value)| [Some(name), value])
         .flatten()
         .map(str::to_owned)
@@ -260,6 +268,15 @@ impl Fleet {
             state.ok().map(tonic::Response::into_inner)
         };
         timeout(Duration::from_secs(2), asked).await.ok().flatten()
+    }
+
+    /// Values that the servers have read back from disk, as far as they are there to say so.
+    pub(crate) async fn read_back(&self) -> u64 {
+        let mut count = 0;
+        for at in 0..self.len() {
+            count += self.state(at).await.map_or(0, |state| state.read_back);
+        }
+        count
     }
 
     /// Waits until all servers serve, and each slice has as many as it should.

@@ -75,6 +75,9 @@ pub(crate) struct Args {
     /// After which a dead server counts as dead
     #[arg(long, default_value_t = 2_000, value_name = "MS")]
     lease_ms: u64,
+    /// Memory of each server: what exceeds it is on disk [default: all is in memory]
+    #[arg(long, value_name = "BYTES")]
+    memory: Option<u64>,
     /// What goes wrong: kill, stop-short, stop-long, drain, deploy, lonely, cut, hole, assigner-kill, lonely-short [default: all]
     #[arg(long, value_delimiter = ',', value_name = "NAME[,…]")]
     faults: Vec<Fault>,
@@ -116,6 +119,7 @@ pub(crate) async fn run(args: Args) -> Result<bool, Failure> {
     let options = Options {
         replication: args.replication.clone(),
         patience: PATIENCE,
+        memory: args.memory,
     };
     let joined = relay.address.to_string();
     let servers = Fleet::start(options, joined, links.clone(), args.servers).await?;
@@ -191,6 +195,7 @@ pub(crate) async fn run(args: Args) -> Result<bool, Failure> {
             .push(last_read(&routers[0], key, &shared).await?);
     }
     let said = std::mem::take(&mut *done.fleet.said());
+    let read_back = done.fleet.read_back().await;
     drop((done.fleet, assigner));
 
     let operations = std::mem::take(&mut notes.operations);
@@ -220,6 +225,7 @@ pub(crate) async fn run(args: Args) -> Result<bool, Failure> {
         damage: &damage,
         said: &said,
         refused_by_form: done.refused_by_form,
+        read_back,
         pauses: &shared.pauses,
     };
     report.tell()
@@ -267,6 +273,8 @@ struct Report<'a> {
     damage: &'a Damage,
     said: &'a fleet::Said,
     refused_by_form: u64,
+    /// From disk, by the servers of the end.
+    read_back: u64,
     pauses: &'a Pauses,
 }
 
@@ -283,7 +291,7 @@ impl Report<'_> {
         let faults: Vec<String> = self.wished.iter().map(Fault::to_string).collect();
         format!(
             "linked-trials histories --seed {} --seconds {} --servers {} --clients {} --keys {} \
-             --cold-keys {} --rate {} --lease-ms {} --replication {} --faults {} --verbose",
+             --cold-keys {} --rate {} --lease-ms {} --replication {}{} --faults {} --verbose",
             args.seed,
             args.seconds,
             args.servers,
@@ -293,6 +301,8 @@ impl Report<'_> {
             args.rate,
             args.lease_ms,
             args.replication,
+            args.memory
+                .map_or_else(String::new, |bytes| format!(" --memory {bytes}")),
             faults.join(",")
         )
     }
@@ -349,6 +359,9 @@ impl Report<'_> {
             self.notes.cancelled,
             10,
         );
+        if self.args.memory.is_some() {
+            verdict.at_least("values read back from disk", self.read_back, 1);
+        }
         if self.args.seconds >= SHOWS_ALL_FROM_S {
             for fault in self.wished {
                 let count = self.counts.get(fault).copied().unwrap_or(0);
@@ -376,6 +389,7 @@ impl Report<'_> {
                 "longest_ms": self.notes.longest.as_millis() as u64,
                 "stood_ms": stood.as_millis() as u64,
                 "refused_by_form": self.refused_by_form,
+                "read_back": self.read_back,
                 "damage": self.damage,
                 "violations": self.violations,
                 "untyped": self.notes.untyped,

@@ -2,13 +2,18 @@
 
 use crate::error::Error;
 use crate::linklet::Linklet;
-use crate::table::Owned;
+use crate::spill::Record;
+use crate::table::{Found, FoundOwned};
 use std::fmt;
+use std::sync::Arc;
 use tokio::task::yield_now;
 use trefoil_sharder::{KeyPoint, ServerId, Slice};
 
 /// Objects handed out at once, or a few more.
 const PART_COUNT_MAX: usize = 256;
+
+/// A key with its object.
+type Owned<V> = (Arc<[u8]>, Arc<V>);
 
 /// Everything that a server owns, in parts. Made by [`Linklet::each_owned`].
 pub struct EachOwned<V> {
@@ -59,6 +64,42 @@ impl<V: Send + Sync + 'static> Linklet<V> {
     }
 }
 
+impl<V: Send + Sync + 'static> Linklet<V> {
+    /// Objects as they were found; those on disk are read, and stay there, for whoever goes
+    /// through everything uses nothing. What cannot be read is lost, and reported, or is
+    /// loaded when somebody asks for it.
+    async fn have_all(&self, found: Vec<FoundOwned<V>>) -> Vec<Owned<V>> {
+        type Away = Vec<(Arc<[u8]>, Arc<Record>)>;
+        let (mut all, mut away) = (Vec::with_capacity(found.len()), Away::new());
+        for (key, found) in found {
+            match found {
+                Found::Here(value) => all.push((key, value)),
+                Found::There(record) => away.push((key, record)),
+            }
+        }
+        if away.is_empty() {
+            return all;
+        }
+        let store = Arc::clone(&self.inner().store);
+        let read = move || {
+            away.iter().for_each(|(_, record)| record.prefetch());
+            let mut read = Vec::with_capacity(away.len());
+            for (key, record) in away {
+                match store.read_back(&key, &record) {
+                    Ok(value) => read.push((key, value)),
+                    Err(_) => {
+                        store.unreadable(store.key(&key), &record);
+                    }
+                }
+            }
+            read
+        };
+        // It is broken off only with the runtime.
+        all.extend(tokio::task::spawn_blocking(read).await.unwrap_or_default());
+        all
+    }
+}
+
 impl<V: Send + Sync + 'static> EachOwned<V> {
     /// The next part; `None` at the end. [`Error::NoLease`]: nothing may be served
     /// now, and the same part can be asked for again. [`Error::NotMember`]: the
@@ -77,6 +118,8 @@ impl<V: Send + Sync + 'static> EachOwned<V> {
             if self.server.is_none() || self.linklet.server_id() != self.server {
                 return Err(Error::NotMember);
             }
+            let part = self.linklet.have_all(part).await;
+            // Not before: who gives up waiting sees the same part again.
             let next = last.0.checked_add(1).filter(|&next| next <= rest.last().0);
             self.rest = next.map(|next| Slice::spanning(KeyPoint(next), rest.last()));
             if !part.is_empty() {

@@ -2,7 +2,7 @@
 
 use super::admit::{Gate, Pause, Wait, Woken};
 use super::propose::{Change, Shown};
-use super::write::Plan;
+use super::write::{Needs, Plan};
 use crate::error::Error;
 use crate::linklet::Linklet;
 use crate::table::Key;
@@ -73,12 +73,14 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         }
         store.fresh.check()?;
         // After the wait: the key may have changed meanwhile.
-        let looked = self.look_at(Access::Commit, at, &mut wait).await?;
+        let looked = self
+            .look_at(Access::Commit, at, Needs::Value, &mut wait)
+            .await?;
         let Some(seen) = looked.seen(Shown::Fresh) else {
             return Ok(None);
         };
         let (version, stamp) = (seen.version, seen.stamp);
-        let mut value = V::clone(seen.value);
+        let mut value = V::clone(seen.value());
         let changing = store.meters.metered(at.point(), change(&mut value));
         let result = match timeout(limit, changing).await {
             Ok(result) => result?,

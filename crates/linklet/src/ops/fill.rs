@@ -15,7 +15,7 @@ use trefoil_freshness_core::position::Place;
 use trefoil_freshness_core::table::{FillToken, Refused, Stamp};
 use trefoil_linklet_core::Access;
 
-use super::write::Plan;
+use super::write::{Needs, Plan};
 
 /// Loads of one key that may be overtaken by changes before it is not kept.
 const ATTEMPTS_MAX: usize = 8;
@@ -104,7 +104,10 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         };
         let version = visit
             .get()
-            .filter(|entry| Arc::ptr_eq(&entry.value, &value))
+            .filter(|entry| {
+                let here = entry.value.here();
+                here.is_some_and(|here| Arc::ptr_eq(here, &value))
+            })
             .map_or(0, |entry| entry.version);
         drop(visit);
         Held {
@@ -132,9 +135,16 @@ impl<V: Send + Sync + 'static> Linklet<V> {
                 visit
                     .get()
                     .filter(|_| !is_late)
-                    .map(|entry| (Arc::clone(&entry.value), entry.stamp))
+                    .map(|entry| (entry.value.found(), entry.stamp))
             })
             .await?;
+        let found = match found {
+            None => None,
+            Some((found, stamp)) => {
+                let value = self.have(at, found).await?;
+                value.map(|value| (value, stamp))
+            }
+        };
         Ok(found
             .map(|(value, mut stamp)| {
                 stamp.position = stamp.position.max(reached);
@@ -278,20 +288,26 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         let at = store.key(key);
         let weight = store.weight(key, value);
         let (_, kept) = self
-            .write_as(Access::Refresh, key, Some(weight), |entry| match entry {
-                Some(entry) if wanted.admits(entry.stamp.position) => {
-                    let there = (Some(Arc::clone(entry.value)), entry.stamp);
-                    (Plan::Keep, Ok(there))
-                }
-                _ => match store.fresh.admit(at.hash, token) {
-                    Ok(stamp) => {
-                        let value = Arc::clone(value);
-                        let kept = (Some(Arc::clone(&value)), stamp);
-                        (Plan::Put(value, stamp), Ok(kept))
+            .write_as(
+                Access::Refresh,
+                key,
+                Some(weight),
+                Needs::Value,
+                |entry| match entry {
+                    Some(entry) if wanted.admits(entry.stamp.position) => {
+                        let there = (Some(Arc::clone(entry.value())), entry.stamp);
+                        (Plan::Keep, Ok(there))
                     }
-                    Err(refused) => (Plan::Keep, Err(refused)),
+                    _ => match store.fresh.admit(at.hash, token) {
+                        Ok(stamp) => {
+                            let value = Arc::clone(value);
+                            let kept = (Some(Arc::clone(&value)), stamp);
+                            (Plan::Put(value, stamp), Ok(kept))
+                        }
+                        Err(refused) => (Plan::Keep, Err(refused)),
+                    },
                 },
-            })
+            )
             .await?;
         Ok(kept)
     }

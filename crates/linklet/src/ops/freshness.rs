@@ -6,7 +6,7 @@
 //! either is refused, or is found.
 
 use super::propose::Shown;
-use super::write::Plan;
+use super::write::{Needs, Plan};
 use crate::error::Error;
 use crate::linklet::Linklet;
 use crate::marshal::unmarshal;
@@ -77,10 +77,16 @@ impl<V: Send + Sync + 'static> Linklet<V> {
     pub(crate) async fn withdraw_absent(&self, key: &[u8]) -> bool {
         let at = self.inner().store.key(key);
         let withdrawn = self
-            .propose(Access::Refresh, at, Shown::Fresh, |entry| match entry {
-                Some(_) => (Plan::Keep, ()),
-                None => (Plan::Remove, ()),
-            })
+            .propose(
+                Access::Refresh,
+                at,
+                Shown::Fresh,
+                Needs::Nothing,
+                |entry| match entry {
+                    Some(_) => (Plan::Keep, ()),
+                    None => (Plan::Remove, ()),
+                },
+            )
             .await;
         match withdrawn {
             // It goes on, until the replicas have confirmed.
@@ -101,12 +107,18 @@ impl<V: Send + Sync + 'static> Linklet<V> {
     pub(crate) async fn refresh_copied(&self, key: &[u8], value: Arc<V>, stamp: Stamp) -> bool {
         let at = self.inner().store.key(key);
         let refreshed = self
-            .propose(Access::Refresh, at, Shown::All, |entry| match entry {
-                Some(entry) if entry.stamp.position < stamp.position => {
-                    (Plan::Put(value, stamp), ())
-                }
-                _ => (Plan::Keep, ()),
-            })
+            .propose(
+                Access::Refresh,
+                at,
+                Shown::All,
+                Needs::Nothing,
+                |entry| match entry {
+                    Some(entry) if entry.stamp.position < stamp.position => {
+                        (Plan::Put(value, stamp), ())
+                    }
+                    _ => (Plan::Keep, ()),
+                },
+            )
             .await;
         match refreshed {
             // It goes on; what is told meanwhile is looked at when it is settled.

@@ -10,6 +10,7 @@
 //! ```
 
 mod admit;
+mod away;
 mod each;
 mod exclusive;
 mod fill;

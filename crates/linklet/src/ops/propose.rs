@@ -11,7 +11,7 @@
 
 use super::admit::{Gate, Pause, Wait, Woken};
 use super::turns::Turn;
-use super::write::{Plan, Seen, too_long};
+use super::write::{Needs, Plan, Seen, too_long};
 use crate::error::{Error, Indeterminate};
 use crate::fresh::Sent;
 use crate::life::Settlement;
@@ -31,7 +31,8 @@ use trefoil_sharder::{AssignmentVersion, ServerId};
 
 /// What stood in the table when a plan was made.
 struct Base<V> {
-    value: Arc<V>,
+    /// Where the plan needs it.
+    value: Option<Arc<V>>,
     version: u64,
     stamp: Stamp,
     stale: bool,
@@ -42,7 +43,7 @@ struct Base<V> {
 impl<V> Base<V> {
     fn of(entry: &Entry<V>) -> Self {
         Base {
-            value: Arc::clone(&entry.value),
+            value: None,
             version: entry.version,
             stamp: entry.stamp,
             stale: entry.stale,
@@ -56,7 +57,7 @@ impl<V> Base<V> {
 
     fn seen(&self) -> Seen<'_, V> {
         Seen {
-            value: &self.value,
+            value: self.value.as_ref(),
             version: self.version,
             stamp: self.stamp,
         }
@@ -110,6 +111,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         access: Access,
         key: Key<'_>,
         shown: Shown,
+        needs: Needs,
         plan: impl FnOnce(Option<Seen<'_, V>>) -> (Plan<V>, R),
     ) -> Result<(AssignmentVersion, R), Error> {
         let change = Change {
@@ -120,7 +122,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         let began = Instant::now();
         let span =
             tracing::debug_span!("linklet.commit", corpus = self.corpus(), point = %key.point());
-        let proposed = self.propose_once(change, key, plan).instrument(span);
+        let proposed = self.propose_once(change, key, needs, plan).instrument(span);
         let result = proposed.await;
         self.count(&result);
         if access == Access::Commit {
@@ -162,7 +164,8 @@ impl<V: Send + Sync + 'static> Linklet<V> {
             (Over::Ended, None) | (Over::Idle, Some(_)) => (Plan::Remove, ()),
             _ => (Plan::Keep, ()),
         };
-        let removed = self.propose_once(change, self.inner().store.key(key), plan);
+        let key = self.inner().store.key(key);
+        let removed = self.propose_once(change, key, Needs::Nothing, plan);
         if let Err(error) = removed.await {
             tracing::debug!(%error, ?over, "an object that is over was not taken out yet");
         }
@@ -172,11 +175,12 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         &self,
         change: Change,
         key: Key<'_>,
+        needs: Needs,
         plan: impl FnOnce(Option<Seen<'_, V>>) -> (Plan<V>, R),
     ) -> Result<(AssignmentVersion, R), Error> {
         let mut wait = Wait::new(self.call().patience);
         let turn = self.turn(key, &wait).await?;
-        let looked = self.look_at(change.access, key, &mut wait).await?;
+        let looked = self.look_at(change.access, key, needs, &mut wait).await?;
         let (plan, result) = plan(looked.seen(change.shown));
         let token = self
             .carry_out(change, key, looked, plan, turn, &mut wait)
@@ -205,29 +209,48 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         &self,
         access: Access,
         key: Key<'_>,
+        needs: Needs,
         wait: &mut Wait,
     ) -> Result<Looked<V>, Error> {
         let fresh = &self.inner().store.fresh;
-        let look = |visit: &mut crate::table::Visit<'_, V>, gate| {
-            if access == Access::Commit {
-                // It is being used.
-                let _ = visit.get();
-            }
-            (gate, visit.peek().map(|entry| Base::of(entry)))
-        };
-        // First this, then the value: what was told up to there is in what is
-        // seen, or has hidden it.
-        let sent = fresh.sent();
-        let (gate, base) = self.run_within(key, access, wait, look).await?;
-        let Gate::Owned { token, .. } = gate else {
-            return Err(Error::NotMember);
-        };
-        Ok(Looked {
-            token,
-            base,
-            sent,
-            history: fresh.history(),
-        })
+        loop {
+            let look = |visit: &mut crate::table::Visit<'_, V>, gate| {
+                if access == Access::Commit {
+                    // It is being used.
+                    let _ = visit.get();
+                }
+                let found = |entry: &mut Entry<V>| {
+                    let value = (needs == Needs::Value).then(|| entry.value.found());
+                    (Base::of(entry), value)
+                };
+                (gate, visit.peek().map(found))
+            };
+            // First this, then the value: what was told up to there is in what is
+            // seen, or has hidden it.
+            let sent = fresh.sent();
+            let (gate, found) = self.run_within(key, access, wait, look).await?;
+            let Gate::Owned { token, .. } = gate else {
+                return Err(Error::NotMember);
+            };
+            let base = match found {
+                None => None,
+                Some((base, None)) => Some(base),
+                Some((mut base, Some(found))) => {
+                    base.value = self.have(key, found).await?;
+                    if base.value.is_none() {
+                        // It could not be read, and is there no more.
+                        continue;
+                    }
+                    Some(base)
+                }
+            };
+            return Ok(Looked {
+                token,
+                base,
+                sent,
+                history: fresh.history(),
+            });
+        }
     }
 
     /// Does what was planned, and waits for the replicas.
@@ -247,7 +270,8 @@ impl<V: Send + Sync + 'static> Linklet<V> {
             Plan::Put(value, stamp) => {
                 let weight = inner.store.weight(key.bytes, &value);
                 let bound = inner.store.table.bound();
-                if !inner.store.has_room(key, weight) {
+                let patience = self.call().patience;
+                if !inner.store.has_room(key, weight, patience).await {
                     // Where it is larger than all of it no replica could keep it either,
                     // and the key would wait for one that can.
                     return Err(Error::NoRoom { weight, bound });

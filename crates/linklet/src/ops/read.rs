@@ -109,22 +109,32 @@ impl<V: Send + Sync + 'static> Linklet<V> {
     pub async fn get(&self, key: &[u8]) -> Result<Option<Held<V>>, Error> {
         let probe = self.inner().store.meters.probe();
         let at = self.inner().store.key(key);
-        let held = self
+        let found = self
             .run(at, Access::Read, |visit, gate| {
                 let served = self.inner().store.fresh.check();
-                let found = visit.get().map(|entry| Held {
-                    key: key.to_vec(),
-                    value: Arc::clone(&entry.value),
-                    version: entry.version,
-                    stamp: entry.stamp,
-                    token: match gate {
-                        Gate::Owned { token, .. } => Some(token),
-                        Gate::Copy => None,
-                    },
-                });
-                found.map(|held| served.map(|()| held)).transpose()
+                let token = match gate {
+                    Gate::Owned { token, .. } => Some(token),
+                    Gate::Copy => None,
+                };
+                let found = visit
+                    .get()
+                    .map(|entry| (entry.value.found(), entry.version, entry.stamp, token));
+                found.map(|found| served.map(|()| found)).transpose()
             })
             .await??;
+        let held = match found {
+            None => None,
+            Some((value, version, stamp, token)) => {
+                let value = self.have(at, value).await?;
+                value.map(|value| Held {
+                    key: key.to_vec(),
+                    value,
+                    version,
+                    stamp,
+                    token,
+                })
+            }
+        };
         self.inner()
             .store
             .meters
@@ -149,19 +159,28 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         let mut visit = self.inner().store.table.visit(key);
         self.gate(&visit, access)?;
         let is_late = self.inner().store.fresh.is_late();
-        let found = visit.get().map(|entry| Arc::clone(&entry.value));
+        let found = match visit.get() {
+            None => None,
+            // On disk: the other way reads it.
+            Some(entry) => Some(Arc::clone(entry.value.here()?)),
+        };
         // The other way says why.
         (!is_late || found.is_none()).then_some(found)
     }
 
     async fn shared(&self, key: &[u8], access: Access) -> Result<Option<Arc<V>>, Error> {
         let key = self.inner().store.key(key);
-        self.run(key, access, |visit, _| {
-            let served = self.inner().store.fresh.check();
-            let found = visit.get().map(|entry| Arc::clone(&entry.value));
-            found.map(|value| served.map(|()| value)).transpose()
-        })
-        .await?
+        let found = self
+            .run(key, access, |visit, _| {
+                let served = self.inner().store.fresh.check();
+                let found = visit.get().map(|entry| entry.value.found());
+                found.map(|value| served.map(|()| value)).transpose()
+            })
+            .await??;
+        match found {
+            None => Ok(None),
+            Some(found) => self.have(key, found).await,
+        }
     }
 
     #[inline]

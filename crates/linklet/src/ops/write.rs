@@ -7,8 +7,9 @@ use crate::error::{CommitError, Error};
 use crate::event::StateLossReason;
 use crate::linklet::Linklet;
 use crate::load::Cost;
+use crate::spill::Record;
 use crate::store::Store;
-use crate::table::{Entry, Key, NoRoom};
+use crate::table::{Brought, Changed, Entry, Key, NoRoom};
 use bytes::Bytes;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -36,20 +37,45 @@ pub(crate) enum Plan<V> {
     Remove,
 }
 
+/// What a plan has to see. A value that is on disk is read only where it is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Needs {
+    /// Whether there is a value, and which one.
+    Nothing,
+    /// The value.
+    Value,
+}
+
 /// A value as a plan sees it.
 pub(crate) struct Seen<'a, V> {
-    pub(crate) value: &'a Arc<V>,
+    pub(crate) value: Option<&'a Arc<V>>,
     pub(crate) version: u64,
     pub(crate) stamp: Stamp,
 }
 
-impl<'a, V> From<&'a Entry<V>> for Seen<'a, V> {
-    fn from(entry: &'a Entry<V>) -> Self {
-        Seen {
-            value: &entry.value,
+impl<'a, V> Seen<'a, V> {
+    /// The value, for a plan that was said to need it.
+    pub(crate) fn value(&self) -> &'a Arc<V> {
+        self.value
+            .expect("it was said that the plan needs the value")
+    }
+
+    /// The entry's, or the one that was brought from disk if the entry is still that one;
+    /// otherwise where it has to be read.
+    fn of(
+        entry: &'a Entry<V>,
+        needs: Needs,
+        brought: Option<&'a Brought<V>>,
+    ) -> Result<Self, Arc<Record>> {
+        let value = match needs {
+            Needs::Nothing => None,
+            Needs::Value => Some(entry.value.look(brought)?),
+        };
+        Ok(Seen {
+            value,
             version: entry.version,
             stamp: entry.stamp,
-        }
+        })
     }
 }
 
@@ -136,13 +162,13 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         let result = if store.replication == Replication::Strong {
             let plan = |entry: Option<Seen<'_, V>>| match entry {
                 Some(entry) => {
-                    let mut value = V::clone(entry.value);
+                    let mut value = V::clone(entry.value());
                     let result = change(&mut value);
                     (Plan::Put(Arc::new(value), entry.stamp), Some(result))
                 }
                 None => (Plan::Keep, None),
             };
-            self.propose(Access::Commit, at, Shown::Fresh, plan)
+            self.propose(Access::Commit, at, Shown::Fresh, Needs::Value, plan)
                 .await?
                 .1
         } else {
@@ -167,7 +193,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         store.fresh.check()?;
         let plan = |entry: Option<Seen<'_, V>>| {
             let (mut value, stamp) = match entry {
-                Some(entry) => (V::clone(entry.value), entry.stamp),
+                Some(entry) => (V::clone(entry.value()), entry.stamp),
                 None => (make(), store.fresh.written()),
             };
             let result = change(&mut value);
@@ -176,7 +202,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         let at = store.key(key);
         let probe = store.meters.probe();
         let result = if store.replication == Replication::Strong {
-            self.propose(Access::Commit, at, Shown::Fresh, plan)
+            self.propose(Access::Commit, at, Shown::Fresh, Needs::Value, plan)
                 .await?
                 .1
         } else {
@@ -194,7 +220,8 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         weight: Option<u64>,
         plan: impl FnOnce(Option<Seen<'_, V>>) -> (Plan<V>, R),
     ) -> Result<(AssignmentVersion, R), Error> {
-        self.write_as(Access::Commit, key, weight, plan).await
+        self.write_as(Access::Commit, key, weight, Needs::Nothing, plan)
+            .await
     }
 
     /// Likewise; [`Access::Refresh`] for what can be had again.
@@ -203,6 +230,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         access: Access,
         key: &[u8],
         weight: Option<u64>,
+        needs: Needs,
         plan: impl FnOnce(Option<Seen<'_, V>>) -> (Plan<V>, R),
     ) -> Result<(AssignmentVersion, R), Error> {
         let store = &self.inner().store;
@@ -216,26 +244,38 @@ impl<V: Send + Sync + 'static> Linklet<V> {
                     bound: store.table.bound(),
                 });
             }
-            self.propose(access, at, Shown::Fresh, plan).await?
+            self.propose(access, at, Shown::Fresh, needs, plan).await?
         } else {
             too_long(at, weight.unwrap_or_default())?;
             // Made before the visit, so that it fits when it comes in.
-            let mut room = weight.map(|weight| store.reserve(at, weight)).transpose()?;
-            let (result, old) = self
-                .run(at, Access::Commit, |visit, gate| {
-                    let (plan, result) = plan(visit.get().map(Seen::from));
-                    let old = match plan {
-                        Plan::Keep => return (token_and(gate, result), None),
-                        Plan::Put(value, stamp) => match room.take() {
-                            Some(room) => visit.put(value, stamp, room),
-                            None => return (token_and(gate, result), None),
-                        },
-                        Plan::Remove => visit.remove(),
-                    };
-                    note(store, at, gate);
-                    (token_and(gate, result), old)
-                })
-                .await?;
+            let mut room = match weight {
+                Some(weight) => Some(store.room(at, weight, self.call().patience).await?),
+                None => None,
+            };
+            let (mut plan, mut brought) = (Some(plan), None);
+            let (result, old) = loop {
+                let done = self
+                    .run(at, Access::Commit, |visit, gate| {
+                        let seen = visit.get().map(|e| Seen::of(e, needs, brought.as_ref()));
+                        let seen = seen.transpose()?;
+                        let (plan, result) = planned(&mut plan)(seen);
+                        let old = match plan {
+                            Plan::Keep => return Ok((token_and(gate, result), None)),
+                            Plan::Put(value, stamp) => match room.take() {
+                                Some(room) => visit.put(value, stamp, room),
+                                None => return Ok((token_and(gate, result), None)),
+                            },
+                            Plan::Remove => visit.remove(),
+                        };
+                        note(store, at, gate);
+                        Ok((token_and(gate, result), old))
+                    })
+                    .await?;
+                match done {
+                    Ok(done) => break done,
+                    Err(record) => brought = self.bring(at, record).await?,
+                }
+            };
             // Outside the lock: it may be large.
             drop(old);
             result
@@ -244,33 +284,45 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         Ok(result)
     }
 
-    /// Like `write`, for a value whose weight is known only afterwards.
+    /// Like `write`, for a value whose weight is known only afterwards, and a plan that needs
+    /// the one that is there.
     async fn replace<R>(
         &self,
         at: Key<'_>,
         plan: impl FnOnce(Option<Seen<'_, V>>) -> (Plan<V>, R),
     ) -> Result<(AssignmentVersion, R), Error> {
         let store = &self.inner().store;
-        let result = self
-            .run(at, Access::Commit, |visit, gate| {
-                let planned = catch_unwind(AssertUnwindSafe(|| plan(visit.get().map(Seen::from))));
-                match planned {
-                    Ok((Plan::Put(value, stamp), result)) => {
-                        let weight = store.weight(at.bytes, &value);
-                        if let Err(error) = too_long(at, weight) {
-                            return Ok(Err(error));
+        let (mut plan, mut brought) = (Some(plan), None);
+        let result = loop {
+            let done = self
+                .run(at, Access::Commit, |visit, gate| {
+                    let seen = visit
+                        .get()
+                        .map(|e| Seen::of(e, Needs::Value, brought.as_ref()));
+                    let seen = seen.transpose()?;
+                    let plan = planned(&mut plan);
+                    Ok(match catch_unwind(AssertUnwindSafe(|| plan(seen))) {
+                        Ok((Plan::Put(value, stamp), result)) => {
+                            let weight = store.weight(at.bytes, &value);
+                            if let Err(error) = too_long(at, weight) {
+                                return Ok(Ok(Err(error)));
+                            }
+                            visit.put(value, stamp, store.table.room_to_trim(weight));
+                            note(store, at, gate);
+                            Ok(Ok(token_and(gate, result)))
                         }
-                        visit.put(value, stamp, store.table.room_to_trim(weight));
-                        note(store, at, gate);
-                        Ok(Ok(token_and(gate, result)))
-                    }
-                    Ok((Plan::Keep | Plan::Remove, result)) => Ok(Ok(token_and(gate, result))),
-                    // Nothing was changed: it worked on a copy.
-                    Err(panic) => Err(panic),
-                }
-            })
-            .await?;
-        store.table.trim(|entry| store.evicted(&entry));
+                        Ok((Plan::Keep | Plan::Remove, result)) => Ok(Ok(token_and(gate, result))),
+                        // Nothing was changed: it worked on a copy.
+                        Err(panic) => Err(panic),
+                    })
+                })
+                .await?;
+            match done {
+                Ok(done) => break done,
+                Err(record) => brought = self.bring(at, record).await?,
+            }
+        };
+        store.trim(self.call().patience).await;
         result.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
@@ -283,40 +335,56 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         V: Clone,
     {
         let store = &self.inner().store;
-        type Outcome<R> = Option<Result<R, Box<dyn Any + Send>>>;
-        let outcome: Outcome<R> = self
-            .run(at, Access::Commit, |visit, gate| {
-                let outcome = visit.change(|entry| {
-                    let changed = catch_unwind(AssertUnwindSafe(|| {
-                        let value = Arc::make_mut(&mut entry.value);
-                        change(value)
-                    }));
-                    entry.weight = store.weight(at.bytes, &entry.value);
+        let (mut change, mut brought) = (Some(change), None);
+        let outcome = loop {
+            let done: Changed<Result<R, Box<dyn Any + Send>>> = self
+                .run(at, Access::Commit, |visit, gate| {
+                    let changed = visit.change(brought.take(), |entry| {
+                        let change = planned(&mut change);
+                        let changed =
+                            catch_unwind(AssertUnwindSafe(|| change(entry.value.make_mut())));
+                        if let Some(value) = entry.value.here() {
+                            entry.weight = store.weight(at.bytes, value);
+                        }
+                        changed
+                    });
+                    if let Changed::Done(changed) = &changed {
+                        if changed.is_err() {
+                            visit.remove();
+                        }
+                        note(store, at, gate);
+                    }
                     changed
-                })?;
-                if outcome.is_err() {
-                    visit.remove();
-                }
-                note(store, at, gate);
-                Some(outcome)
-            })
-            .await?;
-        store.table.trim(|entry| store.evicted(&entry));
-        match outcome {
-            None => Ok(None),
-            Some(Ok(result)) => Ok(Some(result)),
-            Some(Err(panic)) => {
-                let key = (at.point(), Bytes::copy_from_slice(at.bytes));
-                store.leave(|errands| errands.panicked.push(key));
-                tracing::error!(
-                    key = %String::from_utf8_lossy(at.bytes),
-                    reason = %StateLossReason::UpdatePanicked,
-                    "a value is dropped"
-                );
-                resume_unwind(panic)
+                })
+                .await?;
+            match done {
+                Changed::Done(outcome) => break outcome,
+                Changed::Absent => return Ok(None),
+                Changed::Away(record) => brought = self.bring(at, record).await?,
             }
-        }
+        };
+        let panic = match outcome {
+            Ok(result) => {
+                store.trim(self.call().patience).await;
+                return Ok(Some(result));
+            }
+            Err(panic) => panic,
+        };
+        let key = (at.point(), Bytes::copy_from_slice(at.bytes));
+        store.leave(|errands| errands.panicked.push(key));
+        tracing::error!(
+            key = %String::from_utf8_lossy(at.bytes),
+            reason = %StateLossReason::UpdatePanicked,
+            "a value is dropped"
+        );
+        resume_unwind(panic)
     }
+}
+
+/// What an attempt that goes through does, once.
+fn planned<P>(plan: &mut Option<P>) -> P {
+    plan.take()
+        .expect("an attempt that goes through is the last")
 }
 
 /// A value that no other server could take.

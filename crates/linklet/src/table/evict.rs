@@ -50,26 +50,64 @@ struct Candidate {
     hash: KeyHash,
 }
 
+impl Candidate {
+    fn key(&self) -> Key<'_> {
+        Key {
+            bytes: &self.key,
+            hash: self.hash,
+        }
+    }
+}
+
 /// Takes one entry out; `None` if there is none that may go.
 pub(super) fn one<V>(parts: &[Mutex<Part<V>>], dice: &Dice, now: u32) -> Option<Entry<V>> {
     loop {
-        let victim = choose(parts, dice, now)?;
-        let key = Key {
-            bytes: &victim.key,
-            hash: victim.hash,
+        let may_go = |part: &Part<V>, entry: &Entry<V>| {
+            evictable(part.rules.status(KeyPoint(entry.hash.place)))
         };
+        let victim = choose(parts, dice, now, may_go)?;
         let mut part = lock(&parts[victim.part]);
         // It may have been taken, or withdrawn from this server, meanwhile;
         // then any other will do.
-        if evictable(part.rules.status(key.point()))
-            && let Some(entry) = part.take(key)
+        if evictable(part.rules.status(victim.key().point()))
+            && let Some(entry) = part.take(victim.key())
         {
             return Some(entry);
         }
     }
 }
 
-fn choose<V>(parts: &[Mutex<Part<V>>], dice: &Dice, now: u32) -> Option<Candidate> {
+/// What `take` makes of an entry that may go; `None` only if there is none at all.
+pub(super) fn oldest<V, R>(
+    parts: &[Mutex<Part<V>>],
+    dice: &Dice,
+    now: u32,
+    may_go: impl Fn(&Entry<V>) -> bool,
+    take: impl Fn(&Entry<V>) -> Option<R>,
+) -> Option<R> {
+    while let Some(victim) = choose(parts, dice, now, |_, entry| may_go(entry)) {
+        let part = lock(&parts[victim.part]);
+        let taken = part.find(victim.key()).filter(|entry| may_go(entry));
+        if let Some(taken) = taken.and_then(&take) {
+            return Some(taken);
+        }
+    }
+    // Where few of very many may go, a sample may have missed them.
+    let mut all = parts.iter();
+    all.find_map(|part| {
+        lock(part)
+            .entries()
+            .find(|entry| may_go(entry))
+            .and_then(&take)
+    })
+}
+
+fn choose<V>(
+    parts: &[Mutex<Part<V>>],
+    dice: &Dice,
+    now: u32,
+    may_go: impl Fn(&Part<V>, &Entry<V>) -> bool,
+) -> Option<Candidate> {
     let start = dice.roll() as usize % parts.len();
     let mut seen = 0;
     let mut oldest: Option<Candidate> = None;
@@ -83,7 +121,7 @@ fn choose<V>(parts: &[Mutex<Part<V>>], dice: &Dice, now: u32) -> Option<Candidat
         let first = dice.roll() as usize % len;
         for i in 0..SAMPLE_PER_PART.min(len) {
             let entry = part.at((first + i) % len);
-            if !evictable(part.rules.status(KeyPoint(entry.hash.place))) {
+            if !may_go(&part, entry) {
                 continue;
             }
             let idle = u64::from(now.wrapping_sub(entry.used_at));

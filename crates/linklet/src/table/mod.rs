@@ -18,17 +18,23 @@
 //! 4. Bytes are reserved before an entry comes in, so they are never above the
 //!    bound by more than one value.
 //! 5. Nothing is evicted that the rules do not leave to this server's threads.
+//! 6. A value that is on disk alone ([`Value`]) changes nothing else of its entry: neither
+//!    version nor stamp nor end. Its bytes there are the application's own, as for a peer.
 
+mod away;
 mod evict;
 mod part;
 mod room;
 mod sweep;
+mod value;
 mod visit;
 
+pub(crate) use away::{Sent, Victim};
 pub(crate) use part::Entry;
 pub(crate) use room::{NoRoom, Room};
-pub(crate) use sweep::{Owned, Window};
-pub(crate) use visit::Visit;
+pub(crate) use sweep::{FoundOwned, Window};
+pub(crate) use value::{Brought, Found, Value};
+pub(crate) use visit::{Changed, Visit};
 
 use crate::lifetime::Lifetimes;
 use evict::Dice;
@@ -70,6 +76,8 @@ pub(crate) struct Table<V> {
     bound: u64,
     reserved: AtomicU64,
     entries: AtomicU64,
+    /// Of these, those whose values are on disk alone.
+    away: AtomicU64,
     /// Counts insertions: the clock of the eviction's ages.
     tick: AtomicU32,
     dice: Dice,
@@ -87,6 +95,7 @@ impl<V> Table<V> {
             bound,
             reserved: AtomicU64::new(0),
             entries: AtomicU64::new(0),
+            away: AtomicU64::new(0),
             tick: AtomicU32::new(0),
             dice: Dice::default(),
             lifetimes,
@@ -188,7 +197,12 @@ impl<V> Table<V> {
         self.entries.load(Ordering::Relaxed)
     }
 
-    /// Bytes of a slice. Points are spread evenly, so a large part that is cut
+    /// Entries whose values are on disk alone.
+    pub(crate) fn away(&self) -> u64 {
+        self.away.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of a slice, in memory and on disk. Points are spread evenly, so a large part that is cut
     /// counts by how much of it the slice has; a narrow cut (a hot key of its
     /// own) is counted out.
     pub(crate) fn bytes_in(&self, slice: Slice) -> u64 {
@@ -199,16 +213,17 @@ impl<V> Table<V> {
                 let Some(cut) = whole.intersection(slice) else {
                     return 0;
                 };
+                let bytes = part.bytes + part.away;
                 if cut == whole {
-                    return part.bytes;
+                    return bytes;
                 }
                 let share = cut.width() as f64 / whole.width() as f64;
                 if part.len() > COUNTED_OUT_MAX && share > SHARE_TRUSTED {
-                    return (part.bytes as f64 * share) as u64;
+                    return (bytes as f64 * share) as u64;
                 }
                 part.entries()
                     .filter(|entry| cut.contains(KeyPoint(entry.hash.place)))
-                    .map(|entry| entry.weight)
+                    .map(|entry| entry.weight + entry.away_bytes())
                     .sum()
             })
             .sum()
@@ -218,6 +233,14 @@ impl<V> Table<V> {
     fn gone(&self, entry: &Entry<V>) {
         self.reserved.fetch_sub(entry.weight, Ordering::Relaxed);
         self.entries.fetch_sub(1, Ordering::Relaxed);
+        self.count_away(entry, -1);
+    }
+
+    /// An entry is in, or no longer, whose value may be on disk alone.
+    fn count_away(&self, entry: &Entry<V>, by: i64) {
+        if entry.value.away().is_some() {
+            self.away.fetch_add(by as u64, Ordering::Relaxed);
+        }
     }
 
     /// When an insertion takes place, in insertions.

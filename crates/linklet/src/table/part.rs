@@ -1,6 +1,6 @@
 //! One locked part of the table: dense entries, and an index of them by tag.
 
-use super::Key;
+use super::{Key, Value};
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry as Place;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use trefoil_linklet_core::Table as Rules;
 pub(crate) struct Entry<V> {
     pub(crate) hash: KeyHash,
     pub(crate) key: Arc<[u8]>,
-    pub(crate) value: Arc<V>,
+    pub(crate) value: Value<V>,
     /// Grows with every change, and when the value comes back from elsewhere.
     pub(crate) version: u64,
     /// What of the database's changes the value is known to contain.
     pub(crate) stamp: Stamp,
-    /// Bytes that it counts as.
+    /// Bytes of memory that it counts as.
     pub(crate) weight: u64,
     /// When it was last used, in insertions.
     pub(crate) used_at: u32,
@@ -39,12 +39,16 @@ pub(crate) struct Entry<V> {
     /// It is idle, and its removal is on its way to the replicas: nobody is told
     /// of it until that is settled.
     pub(crate) leaving: bool,
+    /// Its value cannot be spilled: it cannot be marshalled, or is too long.
+    pub(crate) stays: bool,
 }
 
 pub(crate) struct Part<V> {
     entries: Vec<Entry<V>>,
     index: HashTable<u32>,
     pub(super) bytes: u64,
+    /// Bytes on disk of values that are nowhere else.
+    pub(super) away: u64,
     pub(super) rules: Arc<Rules>,
     version: u64,
 }
@@ -55,6 +59,7 @@ impl<V> Part<V> {
             entries: Vec::new(),
             index: HashTable::new(),
             bytes: 0,
+            away: 0,
             rules,
             version: 0,
         }
@@ -114,6 +119,7 @@ impl<V> Part<V> {
             Place::Occupied(found) => {
                 let old = std::mem::replace(&mut self.entries[*found.get() as usize], entry);
                 self.bytes -= old.weight;
+                self.away -= old.away_bytes();
                 Some(old)
             }
             Place::Vacant(place) => {
@@ -147,6 +153,7 @@ impl<V> Part<V> {
             }
         }
         self.bytes -= entry.weight;
+        self.away -= entry.away_bytes();
         entry
     }
 
@@ -177,6 +184,11 @@ impl<V> Entry<V> {
     /// Whether it counts as absent, whatever the clock says.
     pub(crate) fn is_hidden(&self) -> bool {
         self.stale || self.ended
+    }
+
+    /// Bytes on disk, if its value is nowhere else.
+    pub(crate) fn away_bytes(&self) -> u64 {
+        self.value.away().map_or(0, |record| record.len())
     }
 
     #[inline]

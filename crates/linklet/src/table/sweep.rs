@@ -1,7 +1,7 @@
 //! Going through everything that a server owns, a few entries at a time: to find
 //! what is over, and to show what is there.
 
-use super::{Entry, PART_COUNT, Table, cut, last_of, lock, part_of};
+use super::{Entry, Found, PART_COUNT, Table, cut, last_of, lock, part_of};
 use crate::lifetime::{Clocks, Over};
 use std::sync::Arc;
 use trefoil_linklet_core::Status;
@@ -82,7 +82,7 @@ impl<V> Table<V> {
         slice: Slice,
         count_max: usize,
         served: impl Fn(std::time::Duration) -> bool,
-    ) -> Option<(Vec<Owned<V>>, KeyPoint)> {
+    ) -> Option<(Vec<FoundOwned<V>>, KeyPoint)> {
         let index = part_of(slice.start().0);
         let here = Slice::spanning(slice.start(), KeyPoint(last_of(index).min(slice.last().0)));
         let part = lock(&self.parts[index]);
@@ -99,10 +99,10 @@ impl<V> Table<V> {
         };
         let mut found: Vec<&Entry<V>> = part.entries().filter(owned).collect();
         let last = cut(&mut found, count_max, here.last());
-        let pick = |entry: &Entry<V>| (Arc::clone(&entry.key), Arc::clone(&entry.value));
+        let pick = |entry: &Entry<V>| (Arc::clone(&entry.key), entry.value.found());
         Some((found.into_iter().map(pick).collect(), last))
     }
 }
 
-/// A key with its object.
-pub(crate) type Owned<V> = (Arc<[u8]>, Arc<V>);
+/// A key with where its object is.
+pub(crate) type FoundOwned<V> = (Arc<[u8]>, Found<V>);

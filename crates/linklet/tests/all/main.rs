@@ -11,5 +11,6 @@ mod objects;
 mod room;
 mod security;
 mod spans;
+mod spill;
 mod stale_max;
 mod strong;
