@@ -6,6 +6,7 @@ use crate::position::Place;
 use crate::table::{FillToken, FreshTable, Refused, Stamp, Sweep, Verdict, key_hash};
 use bytes::Bytes;
 use std::collections::{HashMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -106,7 +107,7 @@ impl<V: Send + Sync + 'static> FreshCache<V> {
     }
 
     /// What a relay tells. `read` makes a value of a refresh's bytes; where it
-    /// gives none, the key is dropped.
+    /// gives none, or panics, the key is dropped.
     pub fn sink(
         &self,
         read: impl Fn(&Bytes, &Bytes) -> Option<V> + Send + 'static,
@@ -324,7 +325,8 @@ impl<V: Send + Sync + 'static> Sink for CacheSink<V> {
     }
 
     fn refresh(&mut self, key: &Bytes, value: &Bytes, position: u64) {
-        let value = (self.read)(key, value);
+        // One row that cannot be read is not to end the stream of all.
+        let value = catch_unwind(AssertUnwindSafe(|| (self.read)(key, value))).unwrap_or(None);
         let mut state = self.cache.state();
         let state = &mut *state;
         let kept = state.values.get_mut(key);

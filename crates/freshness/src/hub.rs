@@ -3,7 +3,7 @@
 //!
 //! A subscriber who is slower than the log is long gets a gap. What the
 //! database may forget is what every subscriber has acknowledged, as far as the
-//! log still holds it, and what is older than `linger`: a relay that was killed
+//! log still holds it (who says nothing for `silence_max` is dropped), and what is older than `linger`: a relay that was killed
 //! begins again there, so those who come back to it find where they were.
 
 use crate::event::{Event, Gap, GapReason, Progress, Scope, Sink};
@@ -14,9 +14,11 @@ use crate::position::Place;
 use crate::wire::{event_out, place_in};
 use bytes::Bytes;
 use std::collections::{HashMap, VecDeque};
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -30,6 +32,10 @@ pub struct HubOptions {
     pub linger: Duration,
     /// Subscribers at a time.
     pub subscribers_max: usize,
+    /// How long a subscriber may neither ping nor acknowledge. One that does
+    /// not is dropped, so that it keeps the database from forgetting no longer;
+    /// it may come back, and goes on where it was or gets a gap.
+    pub silence_max: Duration,
 }
 
 impl Default for HubOptions {
@@ -38,6 +44,7 @@ impl Default for HubOptions {
             log_bytes: 64 << 20,
             linger: Duration::from_secs(5),
             subscribers_max: 10_000,
+            silence_max: Duration::from_secs(30),
         }
     }
 }
@@ -64,6 +71,8 @@ pub struct HubStatus {
     pub overruns: u64,
     /// Subscribers that came back too late.
     pub forgotten: u64,
+    /// Subscribers that were dropped because they said nothing.
+    pub silent: u64,
     /// Bytes of the log.
     pub log_bytes: usize,
     /// Their bound.
@@ -92,6 +101,7 @@ struct State {
     ripe: u64,
     overruns: u64,
     forgotten: u64,
+    silent: u64,
 }
 
 #[derive(Default)]
@@ -117,6 +127,7 @@ impl Hub {
             ripe: 0,
             overruns: 0,
             forgotten: 0,
+            silent: 0,
         };
         Hub {
             shared: Arc::new(Shared {
@@ -144,6 +155,7 @@ impl Hub {
             subscribers: state.subscribers.len(),
             overruns: state.overruns,
             forgotten: state.forgotten,
+            silent: state.silent,
             log_bytes: state.log.bytes(),
             log_bytes_max: self.shared.options.log_bytes,
         }
@@ -249,7 +261,10 @@ impl Freshness for Service {
         request: Request<Streaming<v1::SubscribeRequest>>,
     ) -> Result<Response<Self::SubscribeStream>, Status> {
         let mut requests = request.into_inner();
-        let first = requests.message().await?;
+        let patience = self.hub.shared.options.silence_max;
+        let first = timeout(patience, requests.message()).await;
+        let first =
+            first.map_err(|_| Status::deadline_exceeded("the subscription is not begun"))??;
         let Some(start) = first.and_then(|first| first.start) else {
             return Err(Status::invalid_argument(
                 "the first request of a subscription says where to start",
@@ -279,9 +294,20 @@ impl Freshness for Service {
             number,
         };
         tokio::spawn(async move {
-            tokio::select! {
-                () = listen(&membership, &mut requests) => {}
-                _ = send(&membership, place, sender) => {}
+            let told = sender.clone();
+            let left = tokio::select! {
+                left = listen(&membership, &mut requests) => left,
+                Err(left) = send(&membership, place, sender) => left,
+            };
+            if let Left::Silent = left {
+                membership.hub.state().silent += 1;
+                tracing::warn!(
+                    subscriber = membership.number,
+                    "a subscriber said nothing for {patience:?}, and is dropped"
+                );
+                // If there is room: it may not read either.
+                let silent = format!("you said nothing for {patience:?}: subscribe again");
+                let _ = told.try_send(Err(Status::deadline_exceeded(silent)));
             }
         });
         Ok(Response::new(ReceiverStream::new(receiver)))
@@ -300,12 +326,19 @@ impl Drop for Membership {
     }
 }
 
-/// Takes acknowledgements and pings until the subscriber leaves.
-async fn listen(membership: &Membership, requests: &mut Streaming<v1::SubscribeRequest>) {
-    while let Ok(Some(request)) = requests.message().await {
+/// Takes acknowledgements and pings until the subscriber leaves, or says nothing
+/// for too long.
+async fn listen(membership: &Membership, requests: &mut Streaming<v1::SubscribeRequest>) -> Left {
+    let patience = membership.hub.shared.options.silence_max;
+    loop {
+        let request = match timeout(patience, requests.message()).await {
+            Ok(Ok(Some(request))) => request,
+            Ok(_) => return Left::Gone,
+            Err(_) => return Left::Silent,
+        };
         let mut state = membership.hub.state();
         let Some(subscriber) = state.subscribers.get_mut(&membership.number) else {
-            return;
+            return Left::Gone;
         };
         if request.acknowledged > 0 {
             subscriber.acknowledged = request.acknowledged;
@@ -320,15 +353,20 @@ async fn listen(membership: &Membership, requests: &mut Streaming<v1::SubscribeR
     }
 }
 
-/// The subscriber does not take messages any more.
-struct Left;
+/// Why a subscriber is none any more.
+enum Left {
+    /// It has ended the subscription, or its connection has ended.
+    Gone,
+    /// It said nothing for too long.
+    Silent,
+}
 
 /// Sends events for as long as somebody takes them.
 async fn send(
     membership: &Membership,
     place: Option<Place>,
     sender: mpsc::Sender<Result<v1::SubscribeResponse, Status>>,
-) -> Result<(), Left> {
+) -> Result<Infallible, Left> {
     let hub = &membership.hub;
     let mut moved = hub.shared.moved.subscribe();
     let mut cursor: Option<Cursor> = None;
@@ -353,13 +391,13 @@ async fn send(
         }
         if !batch.is_empty() {
             let message = v1::SubscribeResponse { events: batch };
-            sender.send(Ok(message)).await.map_err(|_| Left)?;
+            sender.send(Ok(message)).await.map_err(|_| Left::Gone)?;
             continue;
         }
         tokio::select! {
             // The hub lives as long as the membership.
             _ = moved.changed() => {}
-            () = sender.closed() => return Err(Left),
+            () = sender.closed() => return Err(Left::Gone),
         }
     }
 }

@@ -54,7 +54,7 @@ const SUBSCRIBERS: MetricInfo =
 const LATE: MetricInfo = MetricInfo::counter(
     "trefoil_relay_subscribers_late",
     &["why"],
-    "Subscribers that got a gap: slower than the log is long (overrun), or back too late (forgotten)",
+    "Subscribers that got a gap: slower than the log is long (overrun), or back too late (forgotten); and those that were dropped because they neither pinged nor acknowledged (silent)",
 );
 const LOG: MetricInfo = MetricInfo::gauge(
     "trefoil_relay_log_bytes",
@@ -140,6 +140,7 @@ fn of_hub(status: &HubStatus, samples: &mut Samples) {
     samples.put(&SUBSCRIBERS, &[], status.subscribers as f64);
     samples.put(&LATE, &["overrun"], status.overruns as f64);
     samples.put(&LATE, &["forgotten"], status.forgotten as f64);
+    samples.put(&LATE, &["silent"], status.silent as f64);
     samples.put(&LOG, &[], status.log_bytes as f64);
     samples.put(&LOG_MAX, &[], status.log_bytes_max as f64);
 }

@@ -7,6 +7,7 @@ use crate::relay::{Relay, RelayOptions, RelayStatus};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tonic::service::interceptor::InterceptedService;
@@ -30,6 +31,12 @@ pub enum ServeError {
     #[error("the relay's server ended: {0}")]
     Server(String),
 }
+
+/// How often a subscriber's connection is asked whether it still gets through.
+const PING_EVERY: Duration = Duration::from_secs(10);
+
+/// One that does not answer for so long is closed.
+const PING_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Who may subscribe.
 #[derive(Clone, Debug, Default)]
@@ -92,7 +99,11 @@ impl RelayServer {
             let stopped = async move {
                 let _ = stopped.wait_for(|stopped| *stopped).await;
             };
-            let server = Server::builder().add_service(service);
+            // One whose host has gone, or whose process stands still, leaves.
+            let server = Server::builder()
+                .http2_keepalive_interval(Some(PING_EVERY))
+                .http2_keepalive_timeout(Some(PING_PATIENCE))
+                .add_service(service);
             server.serve_with_incoming_shutdown(incoming, stopped).await
         });
         Ok(RelayServer {

@@ -15,8 +15,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{MissedTickBehavior, timeout};
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
 use tonic::transport::Channel;
 use trefoil_channel::{Security, failure_text};
 
@@ -42,7 +43,8 @@ pub struct SubscribeOptions {
     /// How often to ask how old what is kept may be.
     pub ping: Duration,
     /// How long the relay may say nothing before the connection counts as
-    /// dead. It tells progress with each of its heartbeats.
+    /// dead. It tells progress with each of its heartbeats. Connecting and
+    /// being let in take no longer either.
     pub silence_max: Duration,
     /// Longest wait before connecting again.
     pub retry_max: Duration,
@@ -71,9 +73,12 @@ pub struct SubscriptionStatus {
     pub place: Option<Place>,
     /// Times that the stream began.
     pub begun: u64,
-    /// Why the last connection ended.
+    /// Why the last connection ended, or the subscription.
     pub trouble: Option<String>,
 }
+
+/// What is said to the relay.
+type Requests = mpsc::Sender<v1::SubscribeRequest>;
 
 /// A subscription at work; ends with the value.
 #[derive(Debug)]
@@ -127,7 +132,11 @@ impl Subscription {
             shared: Arc::clone(&shared),
             ping: 0,
         };
-        let task = tokio::spawn(async move { follower.run().await });
+        let ending = Ending(Arc::clone(&shared));
+        let task = tokio::spawn(async move {
+            let _ending = ending;
+            follower.run().await;
+        });
         Subscription { task, shared }
     }
 
@@ -152,6 +161,25 @@ impl Subscription {
 impl Drop for Subscription {
     fn drop(&mut self) {
         self.task.abort();
+    }
+}
+
+/// Tells that nothing is followed any more, whatever ended the task.
+struct Ending(Arc<Shared>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        let text = match std::thread::panicking() {
+            true => "the subscription has ended for good: what it tells panicked",
+            false => "the subscription has ended",
+        };
+        if std::thread::panicking() {
+            tracing::error!(trouble = text, "not following the relay");
+        }
+        self.0.status.send_modify(|status| {
+            status.connected = false;
+            status.trouble = Some(text.to_owned());
+        });
     }
 }
 
@@ -186,20 +214,10 @@ impl<S: Sink> Follower<S> {
     }
 
     async fn follow(&mut self) -> Result<std::convert::Infallible, Trouble> {
-        let client = connect(&self.options).await;
-        let mut client = client.map_err(|e| Trouble::Connect(self.options.relay.clone(), e))?;
-        let (requests, receiver) = mpsc::channel(4);
-        let start = v1::SubscribeRequest {
-            start: Some(v1::Start {
-                place: self.place.as_ref().map(place_out),
-            }),
-            acknowledged: 0,
-            ping: 0,
-        };
-        // There is room, and the receiver is right here.
-        let _ = requests.try_send(start);
-        let events = client.subscribe(ReceiverStream::new(receiver)).await?;
-        let mut events = events.into_inner();
+        let patience = self.options.silence_max;
+        // Somebody may take the connection, even answer its pings, and no more.
+        let begun = timeout(patience, begin(&self.options, self.place.as_ref())).await;
+        let (requests, mut events) = begun.unwrap_or(Err(Trouble::Silent(patience)))?;
         let mut pings: VecDeque<(u64, Instant)> = VecDeque::new();
         let mut ticks = tokio::time::interval(self.options.ping);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -219,14 +237,18 @@ impl<S: Sink> Follower<S> {
                     if heard.elapsed() > self.options.silence_max {
                         return Err(Trouble::Silent(self.options.silence_max));
                     }
-                    let full = pings.len() >= PINGS_MAX;
-                    if !full && let Ok(room) = requests.try_reserve() {
-                        self.ping += 1;
-                        pings.push_back((self.ping, Instant::now()));
+                    if let Ok(room) = requests.try_reserve() {
+                        let mut ping = 0;
+                        if pings.len() < PINGS_MAX {
+                            self.ping += 1;
+                            ping = self.ping;
+                            pings.push_back((ping, Instant::now()));
+                        }
+                        // Also without a ping: the relay drops who says nothing.
                         room.send(v1::SubscribeRequest {
                             start: None,
                             acknowledged: self.sink.taken(),
-                            ping: self.ping,
+                            ping,
                         });
                     }
                 }
@@ -267,6 +289,27 @@ impl<S: Sink> Follower<S> {
             status.place.clone_from(&self.place);
         });
     }
+}
+
+/// Connects, and begins at a place.
+async fn begin(
+    options: &SubscribeOptions,
+    place: Option<&Place>,
+) -> Result<(Requests, Streaming<v1::SubscribeResponse>), Trouble> {
+    let client = connect(options).await;
+    let mut client = client.map_err(|e| Trouble::Connect(options.relay.clone(), e))?;
+    let (requests, receiver) = mpsc::channel(4);
+    let start = v1::SubscribeRequest {
+        start: Some(v1::Start {
+            place: place.map(place_out),
+        }),
+        acknowledged: 0,
+        ping: 0,
+    };
+    // There is room, and the receiver is right here.
+    let _ = requests.try_send(start);
+    let events = client.subscribe(ReceiverStream::new(receiver)).await?;
+    Ok((requests, events.into_inner()))
 }
 
 async fn connect(options: &SubscribeOptions) -> Result<FreshnessClient<Channel>, String> {

@@ -4,9 +4,10 @@
 use crate::support::{Notes, until};
 use bytes::Bytes;
 use std::time::{Duration, Instant};
+use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use trefoil_freshness::{
-    Event, Gap, GapReason, History, Hub, HubOptions, HubSink, Place, Progress, Scope, Sink as _,
+    Event, Gap, GapReason, History, Hub, HubOptions, HubSink, Place, Progress, Scope, Sink,
     SubscribeOptions, Subscription,
 };
 
@@ -34,10 +35,12 @@ fn place(history: &str, position: u64) -> Place {
 
 impl Served {
     async fn start(options: HubOptions) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a socket");
+        Self::start_at(listener, options)
+    }
+
+    fn start_at(listener: TcpListener, options: HubOptions) -> Self {
         let hub = Hub::new(options);
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
-            .await
-            .expect("a socket");
         let address = listener.local_addr().expect("an address");
         let service = hub.service();
         let server = tokio::spawn(async move {
@@ -252,4 +255,146 @@ async fn the_database_forgets_what_all_have_taken_and_some_time_later() {
         tokio::time::sleep(Duration::from_millis(5)).await;
         served.progress();
     }
+}
+
+/// A relay that takes connections and says nothing, and then works.
+#[tokio::test]
+async fn a_relay_that_says_nothing_is_tried_again() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a socket");
+    let address = listener.local_addr().expect("an address");
+    let mut options = SubscribeOptions::new(&format!("http://{address}"));
+    options.silence_max = Duration::from_millis(200);
+    options.retry_max = Duration::from_millis(50);
+    let notes = Notes::default();
+    let subscription = Subscription::start(options, notes.clone(), None);
+    let (held, _) = listener.accept().await.expect("a connection");
+    let silent = || {
+        let trouble = subscription.status().trouble;
+        trouble.is_some_and(|trouble| trouble.contains("said nothing for 200ms"))
+    };
+    until("the silence is noticed", silent).await;
+    let mut served = Served::start_at(listener, self::options());
+    // It comes back, while the first connection is still held.
+    until("it begins", || {
+        served.progress();
+        subscription.status().connected
+    })
+    .await;
+    drop(held);
+}
+
+/// Panics with each change, or holds its thread until it is let go.
+struct Bad {
+    notes: Notes,
+    hold: Option<std::sync::mpsc::Receiver<()>>,
+}
+
+impl Sink for Bad {
+    fn begun(&mut self, place: &Place) {
+        self.notes.begun(place);
+    }
+
+    fn invalidate(&mut self, key: &Bytes, position: u64) {
+        let hold = self.hold.as_ref().expect("told to panic");
+        // Ends when the other end is gone.
+        let _ = hold.recv();
+        self.notes.invalidate(key, position);
+    }
+
+    fn refresh(&mut self, key: &Bytes, value: &Bytes, position: u64) {
+        self.notes.refresh(key, value, position);
+    }
+
+    fn gap(&mut self, gap: &Gap) {
+        self.notes.gap(gap);
+    }
+
+    fn progress(&mut self, progress: Progress) {
+        self.notes.progress(progress);
+    }
+
+    fn taken(&self) -> u64 {
+        self.notes.taken()
+    }
+}
+
+#[tokio::test]
+async fn a_subscription_whose_sink_panics_says_so() {
+    let mut served = Served::start(options()).await;
+    let sink = Bad {
+        notes: Notes::default(),
+        hold: None,
+    };
+    let subscription = Subscription::start(SubscribeOptions::new(&served.relay), sink, None);
+    until("it begins", || subscription.status().connected).await;
+    served.change("k");
+    until("the end is told", || !subscription.status().connected).await;
+    let trouble = subscription.status().trouble.expect("trouble");
+    assert!(trouble.contains("panicked"), "{trouble}");
+}
+
+/// A process that stands still neither reads nor acknowledges. The database may
+/// forget all the same, and it goes on where it was.
+#[tokio::test]
+async fn who_says_nothing_is_dropped_and_comes_back() {
+    let mut served = Served::start(HubOptions {
+        linger: Duration::ZERO,
+        silence_max: Duration::from_millis(300),
+        ..options()
+    })
+    .await;
+    let (let_go, hold) = std::sync::mpsc::channel();
+    let notes = Notes::default();
+    let sink = Bad {
+        notes: notes.clone(),
+        hold: Some(hold),
+    };
+    let mut subscribing = SubscribeOptions::new(&served.relay);
+    subscribing.ping = Duration::from_millis(5);
+    let (status, statuses) = std::sync::mpsc::channel();
+    // A thread of its own: all of it stands still.
+    let other = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = { runtime }.enable_all().build().expect("a runtime");
+        runtime.block_on(async move {
+            let subscription = Subscription::start(subscribing, sink, Some(place("h", 100)));
+            status.send(subscription.watch()).expect("it is awaited");
+            // Until this process has seen enough.
+            let mut watch = subscription.watch();
+            let back = watch.wait_for(|status| {
+                status.begun > 1 && status.place.as_ref().is_some_and(|p| p.position >= 102)
+            });
+            let back = tokio::time::timeout(crate::support::PATIENCE, back).await;
+            back.expect("it comes back").expect("it goes on");
+        });
+    });
+    let watch = statuses.recv().expect("a subscription");
+    until("it begins", || watch.borrow().connected).await;
+    served.change("a");
+    let also = served.subscribe(Some(place("h", 100)));
+    served.told(&also.0).await;
+    served.change("b");
+    served.told(&also.0).await;
+    let begun = Instant::now();
+    while served.sink.taken() < served.position {
+        assert!(begun.elapsed() < crate::support::PATIENCE, "it holds on");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        served.progress();
+    }
+    let status = served.hub.status();
+    assert_eq!((status.silent, status.subscribers), (1, 1), "{status:?}");
+    drop(let_go);
+    let ended = || {
+        served.progress();
+        other.is_finished()
+    };
+    until("it goes on", ended).await;
+    other.join().expect("it ends well");
+    let told = notes.told();
+    assert!(told.iter().all(|told| !told.starts_with('!')), "{told:?}");
+    // Before it stood still, or afterwards.
+    for change in ["-a", "-b"] {
+        assert!(told.iter().any(|told| told == change), "{told:?}");
+    }
+    assert_eq!(served.hub.status().forgotten, 0);
 }

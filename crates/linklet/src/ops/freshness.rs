@@ -14,6 +14,7 @@ use crate::stats::Counters;
 use crate::store::Store;
 use crate::table::Visit;
 use bytes::Bytes;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 use trefoil_freshness_core::event::{Gap, Progress, Scope, Sink};
@@ -49,7 +50,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
     }
 
     /// The same, with refreshes of another form: where `read` makes no value of
-    /// one, the key is dropped.
+    /// one, or panics, the key is dropped.
     pub fn sink_reading(
         &self,
         read: impl Fn(&[u8], &[u8]) -> Option<V> + Send + 'static,
@@ -132,6 +133,16 @@ impl<V: Send + Sync + 'static> Linklet<V> {
 }
 
 impl<V: Send + Sync + 'static> LinkletSink<V> {
+    /// What a refresh brings. If making a value of it panics there is none: one
+    /// row that cannot be read is not to end the stream of all.
+    fn read(&self, key: &[u8], bytes: &[u8]) -> Option<V> {
+        let read = catch_unwind(AssertUnwindSafe(|| (self.read)(key, bytes)));
+        read.unwrap_or_else(|_| {
+            tracing::error!("making a value of a refresh panicked: its key is dropped");
+            None
+        })
+    }
+
     /// Drops the value of a key, or hides it where that is not this server's to
     /// do alone.
     fn drop_value(&self, key: &Bytes, mut visit: Visit<'_, V>) {
@@ -239,7 +250,7 @@ impl<V: Send + Sync + 'static> Sink for LinkletSink<V> {
     fn refresh(&mut self, key: &Bytes, value: &Bytes, position: u64) {
         let store = &self.store;
         let at = store.key(key);
-        let value = (self.read)(key, value).map(Arc::new);
+        let value = self.read(key, value).map(Arc::new);
         // Made before the visit, so that it fits when it comes in.
         let weight = value.as_ref().map(|value| store.weight(key, value));
         let room = weight.and_then(|weight| store.reserve(at, weight).ok());

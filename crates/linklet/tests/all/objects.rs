@@ -560,3 +560,27 @@ async fn what_cannot_be_started_says_why() {
         .await;
     assert!(matches!(nameless, Err(StartError::Coordination(_))));
 }
+
+/// One row that cannot be read costs its key, and not the stream.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refresh_that_panics_drops_its_key_alone() {
+    let database = Arc::new(AtomicU64::new(1));
+    let linklet = of(&database).await;
+    let mut sink = linklet.sink_reading(|key, bytes| {
+        assert_ne!(key, b"k", "a row that nobody has thought of");
+        String::from_utf8(bytes.to_vec()).ok()
+    });
+    begin(&mut sink, "a/1", 10);
+    for key in [b"k", b"l"] {
+        let loaded = linklet.read_or_load(key, String::clone).await.unwrap();
+        assert_eq!(loaded.as_deref(), Some("1"));
+    }
+    sink.refresh(&K, &Bytes::from_static(b"2"), 20);
+    sink.refresh(&Bytes::from_static(b"l"), &Bytes::from_static(b"2"), 21);
+    progress(&mut sink, 21);
+    let there = async |key| linklet.read(key, String::clone).await.unwrap();
+    assert_eq!(there(b"k").await, None);
+    assert_eq!(there(b"l").await.as_deref(), Some("2"));
+    sink.invalidate(&Bytes::from_static(b"l"), 30);
+    assert_eq!(there(b"l").await, None);
+}
