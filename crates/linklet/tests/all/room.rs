@@ -150,7 +150,9 @@ async fn who_asks_for_what_was_sent_to_a_server_that_hangs_is_told_so() {
         quiet = if refused == before { quiet + 1 } else { 0 };
     }
     serving.shutdown_background();
-    // Who has sent it knows, whatever the map says by now.
+    // Who has sent it knows, whatever the map says by now. Pauses before it is sent again
+    // have doubled meanwhile, up to half a minute.
+    let deadline = Instant::now() + Duration::from_secs(60);
     let former: Vec<_> = cluster.linklets.values().cloned().collect();
     let mut told = None;
     'asked: while told.is_none() {
