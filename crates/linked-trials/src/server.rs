@@ -48,7 +48,7 @@ pub(crate) struct Args {
     /// The forms that it reads.
     #[arg(long, value_delimiter = ',', default_value = "1")]
     reads: Vec<u8>,
-    /// Bytes of memory; with them what exceeds it is spilled.
+    /// Bytes of memory, in which a list takes some 4,300; what exceeds it is spilled.
     #[arg(long)]
     memory: Option<u64>,
 }
@@ -61,7 +61,12 @@ const DISK: u64 = 1 << 30;
 struct Forms {
     writes: u8,
     reads: Vec<u8>,
+    /// Bytes that a list is said to weigh beyond its numbers.
+    heft: usize,
 }
+
+/// Where memory is bounded: lists are short, and only what is more than its key is spilled.
+const HEFT: usize = 4_000;
 
 impl Marshal<Vec<u64>> for Forms {
     fn marshal(&self, _: &[u8], value: &Vec<u64>, out: &mut Vec<u8>) -> Result<(), MarshalError> {
@@ -85,7 +90,7 @@ impl Marshal<Vec<u64>> for Forms {
     }
 
     fn weigh(&self, value: &Vec<u64>) -> usize {
-        size_of_val(value) + size_of_val(value.as_slice())
+        size_of_val(value) + size_of_val(value.as_slice()) + self.heft
     }
 }
 
@@ -141,6 +146,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let forms = Forms {
         writes: args.writes,
         reads: args.reads,
+        heft: args.memory.map_or(0, |_| HEFT),
     };
     let mut builder = Linklet::builder(CORPUS, forms);
     if let Some(memory) = args.memory {

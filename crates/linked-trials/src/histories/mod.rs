@@ -75,7 +75,8 @@ pub(crate) struct Args {
     /// After which a dead server counts as dead
     #[arg(long, default_value_t = 2_000, value_name = "MS")]
     lease_ms: u64,
-    /// Memory of each server: what exceeds it is on disk [default: all is in memory]
+    /// Memory of each server, in which a list takes some 4,300 bytes: what exceeds it is on
+    /// disk [default: all is in memory]
     #[arg(long, value_name = "BYTES")]
     memory: Option<u64>,
     /// What goes wrong: kill, stop-short, stop-long, drain, deploy, lonely, cut, hole, assigner-kill, lonely-short [default: all]
