@@ -7,7 +7,7 @@ use trefoil_linklet::freshness::position::{History, Place};
 use trefoil_linklet::{Error, Linklet, PlainMarshal, Replication, TooFew};
 
 /// A metric's value; `None` if it is not there.
-fn value(linklet: &Linklet<String>, name: &str) -> Option<f64> {
+pub(crate) fn value<V: Send + Sync + 'static>(linklet: &Linklet<V>, name: &str) -> Option<f64> {
     let page = linklet.metrics();
     let begin = format!("trefoil_linklet_{name}{{corpus=\"{CORPUS}\"}} ");
     let line = page.lines().find_map(|line| line.strip_prefix(&begin))?;
