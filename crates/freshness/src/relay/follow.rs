@@ -58,6 +58,9 @@ pub(super) struct Follower {
     changes: Changes,
     /// Where the former stream ended.
     former: Option<Place>,
+    /// What tells the history from an earlier one, from whose end the database
+    /// went back.
+    branch: Option<String>,
     /// What has to be finished before there is progress, on this stream or the
     /// next.
     gate: Option<u64>,
@@ -86,6 +89,7 @@ impl Follower {
             shared,
             stopped,
             former: None,
+            branch: None,
             gate: None,
             nonce: now ^ u64::from(std::process::id()).rotate_left(40),
             sessions: 0,
@@ -97,7 +101,8 @@ impl Follower {
         self.sessions += 1;
         let temporary = format!("trefoil_{:016x}_{}", self.nonce, self.sessions);
         let former = self.former.as_ref();
-        let session = session::open(&self.options, &temporary, former, sink.taken()).await?;
+        let (branch, taken) = (&mut self.branch, sink.taken());
+        let session = session::open(&self.options, &temporary, former, branch, taken).await?;
         if let Some(gap) = &session.gap {
             tracing::warn!(
                 reason = %gap.reason,

@@ -3,7 +3,7 @@
 use super::RelayOptions;
 use crate::database::{Connection, DatabaseError};
 use crate::event::{Gap, GapReason, Scope};
-use crate::position::{History, Place};
+use crate::position::{History, Place, ShownPosition};
 use crate::setup::{self, Slot, SlotState};
 use crate::snapshot::Snapshot;
 use pgwire_replication::{Lsn, ReplicationClient};
@@ -31,10 +31,13 @@ pub(super) struct Session {
     pub(super) gate: Option<Snapshot>,
 }
 
+/// `temporary`: a name that no other session has. `branch`: what tells the
+/// history from one of the same cluster and timeline, if there was another.
 pub(super) async fn open(
     options: &RelayOptions,
     temporary: &str,
     former: Option<&Place>,
+    branch: &mut Option<String>,
     taken: u64,
 ) -> Result<Session, DatabaseError> {
     let database = &options.database;
@@ -61,13 +64,28 @@ pub(super) async fn open(
     // Within one history a stream goes on where the former one ended; the
     // slot may be earlier, as it only knows what the sink has taken.
     let resumed = former.map_or(0, |former| former.position);
-    let (mut stream, mut history) = gated(options, &looks, slot, found, resumed, taken).await?;
+    let (mut stream, mut server) = gated(options, &looks, slot, found, resumed, taken).await?;
+    if let Some(former) =
+        former.filter(|former| former.history == server.history(branch.as_deref()))
+        && server.end < former.position
+    {
+        // What was told is in the log of a cluster that is no more: an older
+        // state of its disk was put back. Timelines do not tell them apart.
+        tracing::error!(
+            was = %ShownPosition(former.position),
+            is = %ShownPosition(server.end),
+            "the database has gone back to an earlier state: another history begins"
+        );
+        *branch = Some(temporary.into());
+    }
+    let history = server.history(branch.as_deref());
     let changed = former.is_some_and(|former| former.history != history);
     if changed {
         // Positions of the former history mean nothing in this one.
         drop(stream);
-        (stream, history) = gated(options, &looks, slot, found, 0, 0).await?;
+        (stream, server) = gated(options, &looks, slot, found, 0, 0).await?;
     }
+    let history = server.history(branch.as_deref());
     let position = match found {
         Some(found) if changed => found,
         Some(found) => found.max(resumed),
@@ -112,6 +130,21 @@ pub(super) async fn open(
     })
 }
 
+/// Who a database is.
+struct Server {
+    /// Cluster and timeline.
+    name: String,
+    /// Up to where its log is on its disk. Nothing later was ever told of it.
+    end: u64,
+}
+
+impl Server {
+    fn history(&self, branch: Option<&str>) -> History {
+        let name = &self.name;
+        History(branch.map_or_else(|| name.clone(), |branch| format!("{name}/{branch}")))
+    }
+}
+
 /// A replication connection that waits before its start, and whose server it
 /// is. `found`: where the slot is, if there is one.
 async fn gated(
@@ -121,7 +154,7 @@ async fn gated(
     found: Option<u64>,
     resumed: u64,
     taken: u64,
-) -> Result<(ReplicationClient, History), DatabaseError> {
+) -> Result<(ReplicationClient, Server), DatabaseError> {
     let database = &options.database;
     let mut config = database
         .replication(slot, &options.publication)
@@ -136,11 +169,12 @@ async fn gated(
     let error = |e| database.replication_error(slot, &e);
     let mut stream = database.replicate(config).await?;
     let identity = stream.identify_system().await.map_err(error)?;
-    let mut history = format!("{}/{}", identity.system_id, identity.timeline);
+    let mut name = format!("{}/{}", identity.system_id, identity.timeline);
     if options.restart_is_gap {
-        history = format!("{history}/{}", setup::started(database, looks).await?);
+        name = format!("{name}/{}", setup::started(database, looks).await?);
     }
-    Ok((stream, History(history)))
+    let end = identity.xlogpos.0;
+    Ok((stream, Server { name, end }))
 }
 
 /// Which transactions are visible now.

@@ -253,3 +253,71 @@ async fn what_is_acknowledged_is_what_the_sink_has_taken() {
     }
     relay.stop().await.expect("an orderly end");
 }
+
+/// An older state of the disk is put back: the same cluster and timeline, and
+/// positions that were told already, of other changes.
+#[tokio::test]
+async fn a_database_that_went_back_is_another_history() {
+    let fixture = Fixture::own(&[("wal_level", "logical")]).await;
+    fixture.items().await;
+    let notes = Notes::default();
+    let relay = Relay::start(fixture.options(), notes.clone())
+        .await
+        .expect("a relay");
+    fixture.run("INSERT INTO item VALUES (1)").await;
+    notes.caught_up(&fixture).await;
+    fixture.server.crash().expect("a crash");
+    let address = fixture.server.address("postgres");
+    let folder = address
+        .split(' ')
+        .find_map(|part| part.strip_prefix("host="));
+    let folder = std::path::PathBuf::from(folder.expect("a folder"));
+    let copied = std::process::Command::new("cp")
+        .arg("-a")
+        .args([folder.join("data"), folder.join("copy")])
+        .status();
+    assert!(copied.expect("cp").success());
+    fixture.server.launch().expect("a start");
+    fixture
+        .run("INSERT INTO item SELECT i, repeat('x', 500) FROM generate_series(2, 2000) i")
+        .await;
+    notes.caught_up(&fixture).await;
+    assert_eq!(relay.status().begun, 2);
+    fixture.server.crash().expect("a crash");
+    std::fs::rename(folder.join("data"), folder.join("former")).expect("a rename");
+    std::fs::rename(folder.join("copy"), folder.join("data")).expect("a rename");
+    let told_before = notes.told().len();
+    fixture.server.launch().expect("a start");
+    until("the stream begins again", || relay.status().begun == 3).await;
+    // Below all that was told before.
+    fixture.run("INSERT INTO item VALUES (2)").await;
+    until("the change is told", || {
+        notes.told().last().is_some_and(|last| last == "-item/2")
+    })
+    .await;
+    let told = notes.told();
+    // The slot may be a little earlier.
+    assert_eq!(told[told_before..][..2], ["!history-changed", "^"]);
+    let told_before = told.len();
+    let begun = notes.events().into_iter().filter_map(|event| match event {
+        Event::Begun(place) => Some(place.history),
+        _ => None,
+    });
+    let begun: Vec<_> = begun.collect();
+    assert!(begun[0] == begun[1] && begun[1] != begun[2], "{begun:?}");
+    // An interruption is none any more.
+    fixture.server.crash().expect("a crash");
+    until("the loss is noticed", || !relay.status().connected).await;
+    fixture.server.launch().expect("a start");
+    fixture.run("INSERT INTO item VALUES (3)").await;
+    until("the change is told", || {
+        notes.told().last().is_some_and(|last| last == "-item/3")
+    })
+    .await;
+    let told = notes.told();
+    let gap = told[told_before..]
+        .iter()
+        .find(|told| told.starts_with('!'));
+    assert_eq!(gap, None, "{told:?}");
+    relay.stop().await.expect("an orderly end");
+}
