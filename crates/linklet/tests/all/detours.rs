@@ -76,11 +76,9 @@ impl Fleet {
                 let any = self.linklets.values().next().unwrap();
                 let view = Arc::clone(&any.view().unwrap().borrow());
                 let servers = &view.assignment.slice_of(any.point(&key)).servers;
-                let (owner, point) = (&self.linklets[&servers[0]], any.point(&key));
-                let is_there = owner.owned().iter().any(|slice| slice.contains(point));
-                if let [owner, copy] = servers[..]
-                    && is_there
-                {
+                let [owner, copy] = servers[..] else { continue };
+                let owned = self.linklets[&owner].owned();
+                if owned.iter().any(|slice| slice.contains(any.point(&key))) {
                     return (key, owner, copy);
                 }
             }
