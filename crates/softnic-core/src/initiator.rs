@@ -527,7 +527,7 @@ impl Initiator {
         while self.welcome.is_some() && !self.waiting.is_empty() {
             let begin = self.out.len();
             self.out.resize(begin + HEAD_LEN, 0);
-            let mut count = 0;
+            let (mut count, known_count) = (0, self.sent_count);
             while count < ASK_COUNT_MAX
                 && let Some(ask) = self.waiting.front()
             {
@@ -550,7 +550,10 @@ impl Initiator {
                 self.out.truncate(begin);
                 return;
             }
-            self.sent.push_back((now_ns, self.sent_count));
+            // Nothing tells how long touches were under way.
+            if self.sent_count > known_count {
+                self.sent.push_back((now_ns, self.sent_count));
+            }
             let head = Head {
                 len: count * ASK_LEN,
                 kind: Kind::Asks,
@@ -815,11 +818,17 @@ impl Initiator {
     fn learn_len(&mut self, len: usize) {
         // Bounded by `DATA_LEN_MAX`.
         let len = (len as u32).clamp(SOLICITED_MIN, SOLICITED_USUAL_MAX);
-        let next = match len > self.solicited {
+        let len = len.next_multiple_of(8);
+        self.solicited = match len > self.solicited {
             true => len,
-            false => self.solicited - (self.solicited - len) / SOLICITED_FALL,
+            // By a multiple of 8 that is 0 only where nothing is left to fall: it would stop
+            // far above what items have.
+            false => {
+                let more = self.solicited - len;
+                let fall = (more / SOLICITED_FALL).max(1).next_multiple_of(8);
+                self.solicited - fall.min(more)
+            }
         };
-        self.solicited = next.next_multiple_of(8);
     }
 }
 
@@ -830,3 +839,6 @@ fn cost(ask: &Ask) -> u32 {
         false => 0,
     }
 }
+
+#[cfg(test)]
+mod tests;
