@@ -83,10 +83,7 @@ fn value_of(entry: &Entry<u64>) -> u64 {
 }
 
 fn get(table: &Table<u64>, n: u64) -> Option<u64> {
-    table
-        .visit(key(&name(n)))
-        .get()
-        .map(|entry| value_of(entry))
+    table.visit(key(&name(n))).get().map(value_of)
 }
 
 #[test]

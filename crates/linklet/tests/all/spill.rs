@@ -418,9 +418,9 @@ async fn what_is_damaged_on_disk_is_lost_and_reported_and_never_served() {
     }
 }
 
-fn loading(
-    loads: &Arc<AtomicU64>,
-) -> impl Fn(Vec<u8>) -> std::future::Ready<Result<Option<Loaded<Vec<u8>>>, LoaderError>> + use<> {
+type Load = std::future::Ready<Result<Option<Loaded<Vec<u8>>>, LoaderError>>;
+
+fn loading(loads: &Arc<AtomicU64>) -> impl Fn(Vec<u8>) -> Load + use<> {
     let loads = Arc::clone(loads);
     move |key: Vec<u8>| {
         loads.fetch_add(1, Ordering::Relaxed);
