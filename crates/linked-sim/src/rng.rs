@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 /// A generator.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Rng(u64);
 
 impl Rng {

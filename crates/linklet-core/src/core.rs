@@ -4,7 +4,6 @@ use crate::bulk::Bulk;
 use crate::claim::MyClaim;
 use crate::config::{Config, ConfigError};
 use crate::copies::CopyState;
-use crate::detour::{Passed, Ways};
 use crate::effect::{Effect, Ticket};
 use crate::follow::Follower;
 use crate::give::Transit;
@@ -52,8 +51,6 @@ pub struct Core {
     pub(crate) links: BTreeMap<ServerId, Link>,
     /// What others speak that have said it.
     wires: BTreeMap<ServerId, Wire>,
-    pub(crate) ways: BTreeMap<ServerId, Ways>,
-    pub(crate) passed: Passed,
     /// Dead for ever.
     pub(crate) gone: BTreeSet<ServerId>,
     /// The newest assignment that each has claimed by.
@@ -158,8 +155,6 @@ impl Core {
             farewell: None,
             links: BTreeMap::new(),
             wires: BTreeMap::new(),
-            ways: BTreeMap::new(),
-            passed: Passed::default(),
             gone: BTreeSet::new(),
             heard: BTreeMap::new(),
             lived: BTreeMap::new(),
@@ -376,12 +371,7 @@ impl Core {
         self.wires.get(&peer).copied().unwrap_or(Wire::UNSAID) >= since
     }
 
-    /// Whether a server has said what it speaks.
-    pub(crate) fn has_met(&self, peer: ServerId) -> bool {
-        self.wires.contains_key(&peer)
-    }
-
-    /// Takes a frame from another server: its own, or one that it passes on.
+    /// Takes a frame from another server.
     pub fn receive(
         &mut self,
         now: Duration,
@@ -392,17 +382,6 @@ impl Core {
         if self.replaced || from == self.me || self.gone.contains(&from) {
             return;
         }
-        let (from, frame) = match frame.message {
-            Some(Message::Pass(pass)) => match self.hear_pass(now, from, pass) {
-                Some(passed) => passed,
-                None => return,
-            },
-            ref message => {
-                let says_nothing = message.is_none();
-                self.note_heard(now, from, says_nothing);
-                (from, frame)
-            }
-        };
         let every = self.config.resend_after;
         self.links
             .entry(from)
@@ -415,7 +394,7 @@ impl Core {
         if let Some(link) = self.links.get_mut(&from) {
             let again = link.go_on();
             for frame in again.into_iter().chain(link.confirm(now)) {
-                self.send_frame(now, from, frame, false);
+                self.effects.push_back(Effect::Send { to: from, frame });
             }
         }
     }
@@ -469,8 +448,6 @@ impl Core {
                 unsettled,
             } => self.hear_attached(now, values, from, id, &missing, unsettled),
             Message::Settled { id } => self.hear_settled(from, id),
-            // It is unpacked before it gets to a link.
-            Message::Pass(_) => {}
         }
     }
 
@@ -481,20 +458,10 @@ impl Core {
         }
         self.look_at_lease(now);
         let every = self.config.resend_after;
-        for to in self.links.keys().copied().collect::<Vec<_>>() {
-            let Some(link) = self.links.get_mut(&to) else {
-                continue;
-            };
-            let (again, confirm) = (link.resend(now, every), link.confirm(now));
-            let vain = !again.is_empty() && link.is_in_vain();
-            for frame in again {
-                self.send_frame(now, to, frame, true);
-            }
-            if let Some(frame) = confirm {
-                self.send_frame(now, to, frame, false);
-            }
-            if vain {
-                self.ask_for_way(now, to);
+        for (&to, link) in &mut self.links {
+            let again = link.resend(now, every);
+            for frame in again.into_iter().chain(link.confirm(now)) {
+                self.effects.push_back(Effect::Send { to, frame });
             }
         }
         if let Some((version, at)) = self.learn
@@ -755,7 +722,6 @@ impl Core {
         self.gone.insert(server);
         self.links.remove(&server);
         self.wires.remove(&server);
-        self.ways.remove(&server);
         self.fill_waiting.remove(&server);
         self.giving.remove(&server);
         self.heard.remove(&server);
@@ -793,7 +759,7 @@ impl Core {
         debug_assert!(self.knows(to, message.since()), "to {to}: {message:?}");
         let link = self.links.entry(to).or_default();
         let frame = link.send(now, self.config.resend_after, haste, message);
-        self.send_frame(now, to, frame, false);
+        self.effects.push_back(Effect::Send { to, frame });
     }
 
     /// The same, where somebody waits for it.

@@ -2,6 +2,5 @@
 
 mod alone;
 mod cluster;
-mod detours;
 mod former;
 mod scenarios;

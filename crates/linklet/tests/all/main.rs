@@ -2,7 +2,6 @@
 
 mod cluster;
 mod copies;
-mod detours;
 mod each;
 mod exclusive;
 mod lifetimes;
