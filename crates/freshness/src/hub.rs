@@ -3,8 +3,9 @@
 //!
 //! A subscriber who is slower than the log is long gets a gap. What the
 //! database may forget is what every subscriber has acknowledged, as far as the
-//! log still holds it (who says nothing for `silence_max` is dropped), and what is older than `linger`: a relay that was killed
-//! begins again there, so those who come back to it find where they were.
+//! log still holds it (who says nothing for `silence_max` is dropped), and what is
+//! older than `linger`: a relay that was killed begins again there, so those who
+//! come back to it find where they were.
 
 use crate::event::{Event, Gap, GapReason, Progress, Scope, Sink};
 use crate::generated::v1;

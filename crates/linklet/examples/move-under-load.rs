@@ -182,6 +182,7 @@ struct Figures {
     during_us: u64,
     failed: u64,
     lost: u64,
+    moved: u64,
     seconds: f64,
 }
 
@@ -254,10 +255,8 @@ async fn run(objects: u64, config: &Config) -> Result<Figures, Box<dyn std::erro
     stop.store(true, Ordering::Relaxed);
     let busy = busy.await?;
     let during_us = show("during", &busy);
-    println!(
-        "{drained:?}: {} of {objects} objects of {BYTES} B moved in {took:.1?}",
-        received() - moved_before,
-    );
+    let moved = received() - moved_before;
+    println!("{drained:?}: {moved} of {objects} objects of {BYTES} B moved in {took:.1?}");
     let mut missing = 0;
     for n in 0..objects {
         missing += u64::from(!servers.request(n, false).await?);
@@ -266,6 +265,7 @@ async fn run(objects: u64, config: &Config) -> Result<Figures, Box<dyn std::erro
         before_us,
         during_us,
         failed: quiet.failed + busy.failed,
+        moved,
         lost: missing + quiet.absent + busy.absent + losses.0.load(Ordering::Relaxed),
         seconds: took.as_secs_f64(),
     })
@@ -330,6 +330,14 @@ async fn main() -> Result<std::process::ExitCode, Box<dyn std::error::Error>> {
     }
     if lost > 0 {
         broken.push(format!("{lost} values were lost"));
+    }
+    let moved = all.iter().map(|run| run.moved).min().unwrap_or(0);
+    println!(
+        "moved, at least   {moved:>8}      wanted: at least {}",
+        objects / 2
+    );
+    if moved < objects / 2 {
+        broken.push(format!("only {moved} of {objects} objects were moved"));
     }
     if times > P99_TIMES_MAX {
         broken.push(format!("p99 is {times:.2} times that before the move"));

@@ -233,7 +233,7 @@ impl<V: Send + Sync + 'static> Builder<V> {
     /// The address at which the other servers reach this one's port, where it is not the one
     /// that [`listen`](Builder::listen) listens at: a container that listens at `0.0.0.0`
     /// advertises its pod's address or a name of its own. With port 0 it is the port that was
-    /// listened at.
+    /// listened at. [`join`](Builder::join) is given its address, and does not look at this.
     #[must_use]
     pub fn advertise(mut self, address: impl Into<String>) -> Self {
         self.advertised = Some(address.into());

@@ -12,7 +12,6 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -44,13 +43,15 @@ pub(crate) enum Link {
 
 /// All links of a fleet.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Links(Arc<Mutex<Inner>>, Arc<AtomicU64>);
+pub(crate) struct Links(Arc<Mutex<Inner>>);
 
 #[derive(Debug, Default)]
 struct Inner {
     links: HashMap<(End, End), watch::Sender<Link>>,
     /// Which processes are at which end.
     processes: HashMap<u32, End>,
+    /// Connections that a cut has reset.
+    resets: u64,
 }
 
 impl Links {
@@ -74,7 +75,7 @@ impl Links {
 
     /// Connections that a cut has reset: a fault that hits nobody shows nothing.
     pub(crate) fn resets(&self) -> u64 {
-        self.1.load(Ordering::Relaxed)
+        self.inner().resets
     }
 
     /// A process has begun at this end, or has ended.
@@ -152,8 +153,7 @@ async fn accept(
             continue;
         };
         let link = links.of(from, to).unwrap_or_else(|| open.subscribe());
-        let resets = Arc::clone(&links.1);
-        tokio::spawn(hand_on(stream, link, backend.clone(), resets));
+        tokio::spawn(hand_on(stream, link, backend.clone(), links.clone()));
     }
 }
 
@@ -162,7 +162,7 @@ async fn hand_on(
     stream: TcpStream,
     mut link: watch::Receiver<Link>,
     mut backend: watch::Receiver<Option<SocketAddr>>,
-    resets: Arc<AtomicU64>,
+    links: Links,
 ) {
     let _ = stream.set_nodelay(true);
     let through = async {
@@ -197,7 +197,7 @@ async fn hand_on(
         () = through => {}
         // The sockets are dropped with what is in them.
         _ = cut.wait_for(|link| *link == Link::Cut) => {
-            resets.fetch_add(1, Ordering::Relaxed);
+            links.inner().resets += 1;
         }
     }
     link.mark_unchanged();

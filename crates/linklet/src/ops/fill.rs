@@ -252,7 +252,8 @@ impl<V: Send + Sync + 'static> Linklet<V> {
                 ) => return (Err(error), true),
                 // It is good, whatever kept it from being stored: no room, a copy that does
                 // not confirm, a marshaller that cannot write it.
-                Err(_) => {
+                Err(error) => {
+                    tracing::debug!(%error, "a value that was loaded is served, and not kept");
                     let stamp = store.fresh.unkept(token);
                     return (Ok(value.map(|value| (value, stamp))), false);
                 }

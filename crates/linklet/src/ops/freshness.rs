@@ -16,7 +16,7 @@ use crate::table::Visit;
 use bytes::Bytes;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use trefoil_freshness_core::event::{Gap, Progress, Scope, Sink};
 use trefoil_freshness_core::position::Place;
 use trefoil_freshness_core::table::{Stamp, Sweep, Verdict};
@@ -138,7 +138,10 @@ impl<V: Send + Sync + 'static> LinkletSink<V> {
     fn read(&self, key: &[u8], bytes: &[u8]) -> Option<V> {
         let read = catch_unwind(AssertUnwindSafe(|| (self.read)(key, bytes)));
         read.unwrap_or_else(|_| {
-            tracing::error!("making a value of a refresh panicked: its key is dropped");
+            if let Some(count) = self.store.unreadable.tell(Instant::now()) {
+                let key = String::from_utf8_lossy(key);
+                tracing::error!(%key, count, "making a value of a refresh panicked: its key is dropped");
+            }
             None
         })
     }

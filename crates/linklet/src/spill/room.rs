@@ -61,6 +61,9 @@ impl<V: 'static> Store<V> {
         if weight > self.table.bound() {
             return false;
         }
+        if self.spill.is_none() && self.evicts() {
+            return true;
+        }
         let fits = || {
             let fits = self.table.fits(weight, self.weight_now(key));
             fits.then_some(())

@@ -7,11 +7,13 @@
 
 use super::files::{Files, Ledger};
 use super::segment::{Extent, HEADER_BYTES, Record, Segment, Walked};
+use crate::damped::Damped;
 use crate::marshal::{Marshal, MarshalError, marshal};
 use crate::table::{Sent, Table, Victim};
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 use trefoil_layout::hash::KeyHasher;
 use trefoil_linklet_core::VALUE_BYTES_MAX;
 
@@ -71,6 +73,8 @@ pub(super) struct Writer {
     /// What is compacted, and from where on.
     compacted: Option<(Arc<Segment>, u64)>,
     next: u64,
+    /// Values that cannot be marshalled.
+    staying: Damped,
 }
 
 impl Writer {
@@ -85,6 +89,7 @@ impl Writer {
             older: Vec::new(),
             compacted: None,
             next: 0,
+            staying: Damped::default(),
         }
     }
 
@@ -106,11 +111,11 @@ impl Writer {
         let longest = self.bound.saturating_sub(self.segment_bytes);
         let left = self.segment_bytes.saturating_sub(segment.len());
         let mut batch = Batch::new(&segment, left, self.space(), longest);
-        batch.gather(site, wanted);
+        batch.gather(site, wanted, &self.staying);
         if batch.is_empty() && batch.misses > 0 {
             // Also those that are there already, if nothing else can be.
             batch.is_full = true;
-            batch.gather(site, wanted);
+            batch.gather(site, wanted, &self.staying);
         }
         if batch.is_empty() && batch.is_cut {
             self.end_segment();
@@ -357,7 +362,7 @@ impl<'a, V: 'static> Batch<'a, V> {
         self.victims.is_empty()
     }
 
-    fn gather(&mut self, site: &Site<'_, V>, wanted: u64) {
+    fn gather(&mut self, site: &Site<'_, V>, wanted: u64, staying: &Damped) {
         while self.freed < wanted
             && self.bytes.len() < STEP_BYTES
             && self.victims.len() < STEP_COUNT
@@ -385,11 +390,14 @@ impl<'a, V: 'static> Batch<'a, V> {
                         Place::New(self.segment.encode(base, out, &victim.key, &value))
                     }
                     Err(error) => {
-                        tracing::error!(
-                            key = %String::from_utf8_lossy(&victim.key),
-                            %error,
-                            "a value cannot be spilled, and stays in memory"
-                        );
+                        if let Some(count) = staying.tell(Instant::now()) {
+                            tracing::error!(
+                                key = %String::from_utf8_lossy(&victim.key),
+                                %error,
+                                count,
+                                "a value cannot be spilled, and stays in memory"
+                            );
+                        }
                         let mut visit = site.table.visit(victim.key());
                         let same = |value: &Arc<V>| Arc::ptr_eq(value, &victim.value);
                         if let Some(entry) = visit.peek()
@@ -496,6 +504,7 @@ mod tests {
         }
 
         fn step(&mut self, wanted: u64) -> io::Result<Step> {
+            // Not by `site`: that borrows the writer, too.
             let site = Site {
                 table: &self.table,
                 marshaller: &self.marshaller,

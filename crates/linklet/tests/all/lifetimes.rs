@@ -1,7 +1,7 @@
 //! Objects that end: by their own account, or because nobody uses them.
 
 use crate::cluster;
-use crate::cluster::{CORPUS, Heard};
+use crate::cluster::{CORPUS, Heard, until};
 use crate::strong::Three;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -47,17 +47,6 @@ async fn start(builder: Builder<String>) -> (Linklet<String>, Arc<Heard>) {
         .unwrap();
     linklet.settled().await;
     (linklet, heard)
-}
-
-async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let since = Instant::now();
-    while !holds() {
-        assert!(
-            since.elapsed() < Duration::from_secs(60),
-            "not true: {what}"
-        );
-        sleep(Duration::from_millis(20)).await;
-    }
 }
 
 /// Tries again where the machine has stood still for so long that nothing follows
@@ -120,10 +109,10 @@ async fn ends_at_once(replication: Replication) -> bool {
     assert!(matches!(committed.unwrap_err().error, Error::Conflict));
     let updated = linklet.update(b"brief", prolong).await.unwrap();
     assert_eq!(updated, None, "it is over");
-    eventually("it is taken out", || linklet.stats().entries == 2).await;
+    until("it is taken out", || linklet.stats().entries == 2).await;
     assert_eq!(linklet.stats().ended, 1);
     let expected = [eviction(b"brief", EvictionReason::Ended)];
-    eventually("it is told", || left(&heard) == expected).await;
+    until("it is told", || left(&heard) == expected).await;
     for key in [b"prolonged".as_slice(), b"endless"] {
         assert!(linklet.get(key).await.unwrap().is_some());
     }
@@ -147,7 +136,7 @@ async fn what_makes_room_is_told_to_those_who_want_to_know() {
     }
     let evictions = linklet.stats().evictions;
     assert!(evictions > 50);
-    eventually("all are told", || left(&heard).len() as u64 == evictions).await;
+    until("all are told", || left(&heard).len() as u64 == evictions).await;
     for gone in left(&heard) {
         assert_eq!(gone.reason, EvictionReason::Memory);
         assert!(linklet.get(&gone.key).await.unwrap().is_none());
@@ -170,7 +159,7 @@ async fn copies_of_what_has_ended_go_too() {
         .await
         .unwrap();
     assert_eq!(entries(), 2, "here and there");
-    eventually("both are gone", || entries() == 0).await;
+    until("both are gone", || entries() == 0).await;
     let counts = all.map(|linklet| linklet.stats().ended);
     assert_eq!(
         counts.iter().sum::<u64>(),
@@ -313,11 +302,11 @@ async fn stays_or_leaves(replication: Replication) -> bool {
         sleep(Duration::from_millis(100)).await;
     }
     // To ask for it would be a use.
-    eventually("it leaves", || linklet.stats().idled >= 1).await;
+    until("it leaves", || linklet.stats().idled >= 1).await;
     assert_eq!(linklet.get(b"idle").await.unwrap().map(|_| ()), None);
     let expected = eviction(b"idle", EvictionReason::Idle);
-    eventually("it is told", || left(&heard).first() == Some(&expected)).await;
-    eventually("the others leave", || linklet.stats().entries == 0).await;
+    until("it is told", || left(&heard).first() == Some(&expected)).await;
+    until("the others leave", || linklet.stats().entries == 0).await;
     assert_eq!(linklet.stats().idled, 3);
     assert_eq!(heard.losses.lock().unwrap().len(), 0, "an end is no loss");
     true
@@ -431,7 +420,7 @@ async fn a_replica_hangs() -> bool {
         there, None,
         "it was to be removed, and nobody has used it since"
     );
-    eventually("the copy goes, too", || fleet.other.stats().entries == 0).await;
+    until("the copy goes, too", || fleet.other.stats().entries == 0).await;
     assert_eq!(fleet.linklet.stats().idled, 1);
     true
 }
@@ -461,7 +450,7 @@ async fn who_takes_over() -> bool {
     let owns = |other: &Linklet<String>| other.owned().iter().any(|slice| slice.contains(point));
     // The last time at which nobody had it.
     let mut owned = Instant::now();
-    eventually("somebody has it", || {
+    until("somebody has it", || {
         let looking = Instant::now();
         let has = next.iter().any(|other| owns(other));
         if !has {

@@ -1,6 +1,6 @@
 //! More than memory: what exceeds it is on disk, and as good as in memory.
 
-use crate::cluster::{self, CORPUS, Cluster, Heard, coordinator, name};
+use crate::cluster::{self, CORPUS, Cluster, Heard, coordinator, name, until};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use trefoil_coordination::LocalCoordinator;
 use trefoil_linklet::{
     Builder, Drained, Error, Linklet, Listener, Loaded, LoaderError, Marshal, MarshalError,
-    PlainMarshal, Replication, StartError, StateLossReason,
+    PlainMarshal, Replication, StartError, StateLossReason, Stats,
 };
 
 const MODES: [Replication; 3] = [
@@ -37,15 +37,18 @@ fn round_of(value: &[u8]) -> u64 {
     u64::from_le_bytes(*value[8..].first_chunk().unwrap())
 }
 
-async fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let since = Instant::now();
-    while !holds() {
-        assert!(
-            since.elapsed() < Duration::from_secs(60),
-            "not true: {what}"
-        );
-        sleep(Duration::from_millis(20)).await;
-    }
+/// Waits until a count of a linklet's does not change any more; what it is then.
+async fn rests<V: Send + Sync + 'static>(
+    linklet: &Linklet<V>,
+    count: impl Fn(&Stats) -> u64,
+) -> u64 {
+    let mut before = u64::MAX;
+    until("it rests", || {
+        let now = count(&linklet.stats());
+        std::mem::replace(&mut before, now) == now
+    })
+    .await;
+    before
 }
 
 /// Some that spill into a directory.
@@ -363,13 +366,8 @@ async fn damaged(replication: Replication) {
     for n in 0..KEYS {
         linklet.insert(&name(n), value(n, 0)).await.unwrap();
     }
-    // It rests, and nothing is written any more.
-    let mut before = u64::MAX;
-    until("it rests", || {
-        let now = linklet.stats().spill_writes;
-        std::mem::replace(&mut before, now) == now
-    })
-    .await;
+    // Nothing is written any more.
+    rests(&linklet, |stats| stats.spill_writes).await;
     damage(directory.path());
     let mut lost = Vec::new();
     for n in 0..KEYS {
@@ -637,12 +635,7 @@ async fn going_through_everything_sees_what_is_on_disk_and_leaves_it_there() {
     for n in 0..KEYS {
         linklet.insert(&name(n), value(n, 0)).await.unwrap();
     }
-    let mut before = u64::MAX;
-    until("it rests", || {
-        let now = linklet.stats().spilled;
-        std::mem::replace(&mut before, now) == now
-    })
-    .await;
+    let before = rests(&linklet, |stats| stats.spilled).await;
     let mut seen = Vec::new();
     let mut parts = linklet.each_owned();
     while let Some(part) = parts.next().await.unwrap() {

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use tokio::time::sleep;
 use trefoil_coordination::{LocalCoordinator, NodeOptions, Watcher};
 use trefoil_linklet::{
     Builder, Error, Eviction, Linklet, Listener, PlainMarshal, Replication, StateLoss,
@@ -215,4 +216,16 @@ pub(crate) fn log() {
         .with(tracing_subscriber::fmt::layer().with_test_writer())
         .with(filter)
         .try_init();
+}
+
+/// Waits until something is so.
+pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !holds() {
+        assert!(
+            since.elapsed() < Duration::from_secs(60),
+            "not true: {what}"
+        );
+        sleep(Duration::from_millis(20)).await;
+    }
 }
