@@ -14,6 +14,8 @@ pub enum Mutant {
     CasResent,
     /// Rule 15: a CAS that was refused goes on without a look.
     CasWithoutLook,
+    /// Rule 15: a CAS does not wait for a contender that has come first at a replica.
+    CasOvertakes,
     /// Rule 15: a CAS that failed leaves its entry at the replica that applied it.
     FailedCasStays,
     /// A CAS that expects no value leaves survivors disagreeing.

@@ -45,7 +45,7 @@ pub fn run(seed: u64) -> Result<Stats, Violation> {
 
 fn attempt(seed: u64, sink: Option<Sink<'_>>) -> Result<Stats, Violation> {
     let rng = Rng::new(seed);
-    let profile = Profile::draw(&rng).repaired(seed);
+    let profile = Profile::draw(&rng).repaired(seed).bereft(seed);
     guard(seed, Form::Protocol, || world::run(profile, rng, sink))
 }
 

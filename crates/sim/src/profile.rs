@@ -12,12 +12,20 @@ const REST_NS: u64 = trefoil_client_core::cas::AT_REST_NS;
 /// What repair draws from is a seed of its own, made from a run's.
 const REPAIR_SALT: u64 = 0x7265_7061_6972;
 
+/// The same for the crash in a run that is calm otherwise.
+const BEREFT_SALT: u64 = 0x6265_7265_6674;
+
+/// How long an operation tries there: longer than any takes that finds an end.
+pub(crate) const BEREFT_PATIENCE_STEPS: u64 = 3_000;
+
 /// Chances are of 1,024.
 #[derive(Clone, Debug)]
 pub(crate) struct Profile {
     /// Nothing fails and nothing is forgotten: what remains is delay, order,
     /// repetition and torn reads.
     pub(crate) calm: bool,
+    /// A calm run in which one backend dies. What was acknowledged is not lost with it.
+    pub(crate) bereft: bool,
     /// A calm run with one backend dead from the beginning, and keys on which the
     /// other two disagree: one was away, or has evicted.
     pub(crate) survivors: bool,
@@ -193,6 +201,31 @@ impl Profile {
         }
     }
 
+    /// In a quarter of the seeds of writers who contend, one backend dies among them. Drawn
+    /// from a source of its own, too.
+    pub(crate) fn bereft(self, seed: u64) -> Self {
+        let rng = Rng::new(seed ^ BEREFT_SALT);
+        if !self.calm || self.survivors || !rng.chance(256) {
+            return self;
+        }
+        Profile {
+            bereft: true,
+            crash: true,
+            crash_interval: 40 * self.operations as u64,
+            spite: rng.pick(&[5, 20, 60]),
+            clients: 3 + rng.index(2),
+            lease_steps: rng.pick(&[1, 50]),
+            // With a SET, an ERASE or a repair between two replicas in the moment of the
+            // death, the others may not know what was stored (docs/quorum.md).
+            weights: [4, 0, 0, 10, 0],
+            repair: 0,
+            deadline_ns: BEREFT_PATIENCE_STEPS * self.step_ns,
+            cas_erases: 0,
+            delay: 0,
+            ..self
+        }
+    }
+
     /// Two of three backends live. So short that nothing that is written comes
     /// to rest.
     fn survived(self, rng: &Rng) -> Self {
@@ -262,6 +295,7 @@ impl Profile {
         let operations = rng.pick(&[24, 60, 120]);
         Profile {
             calm: false,
+            bereft: false,
             survivors: false,
             replicas,
             backends: rng.pick(&[3, 3, 4, 5]),

@@ -1,9 +1,9 @@
 //! One run: who acts next, and when it ends.
 
 use crate::client::{Client, Kind};
-use crate::env::{Env, Life};
+use crate::env::{Env, Life, Message};
 use crate::history::{Broken, KeyHistory};
-use crate::profile::Profile;
+use crate::profile::{BEREFT_PATIENCE_STEPS, Profile};
 use crate::recovery::Recovery;
 use crate::repair::Repair;
 use crate::rng::Rng;
@@ -81,7 +81,10 @@ impl<'t, const R: usize> World<'t, R> {
     }
 
     fn run(mut self) -> (Stats, Result<(), Broken>) {
-        let steps_max = STEPS_PER_OPERATION * (self.remaining + self.finals) as u64;
+        let mut steps_max = STEPS_PER_OPERATION * (self.remaining + self.finals) as u64;
+        if self.env.profile.bereft {
+            steps_max += 3 * BEREFT_PATIENCE_STEPS;
+        }
         let mut result = Ok(());
         let mut step = 0;
         while step < steps_max && result.is_ok() && !self.is_over() {
@@ -204,12 +207,26 @@ impl<'t, const R: usize> World<'t, R> {
                 let Some(at) = self.next_to_arrive(env.messages.borrow().len(), due) else {
                     continue;
                 };
+                let at = self.first_beside(at);
                 let message = env.messages.borrow_mut().remove(at);
                 env.deliver(message);
             }
             return true;
         }
         false
+    }
+
+    /// Where a replica takes messages in the order in which they were sent: the first one
+    /// that goes where this one goes.
+    fn first_beside(&self, at: usize) -> usize {
+        let messages = self.env.messages.borrow();
+        match self.env.profile.bereft {
+            true => {
+                let goes_there = |message: &Message| message.member == messages[at].member;
+                messages.iter().position(goes_there).unwrap_or(at)
+            }
+            false => at,
+        }
     }
 
     fn next_to_arrive(&self, count: usize, due: impl Fn(usize) -> u64) -> Option<usize> {

@@ -1,12 +1,13 @@
 //! The CAS machine. See the parent module's page for its calling order and for
 //! its reasons.
 
-use super::{CasStep, Looked};
+use super::{AT_REST_NS, CasStep, Looked};
 use crate::mode::{Mode, REPLICAS_MAX};
 use crate::mutants::{self, Mutant};
 use crate::outcome::{MutationOutcome, SendFailure};
 use crate::quorum::{CasDecision, CasState, decide_cas};
 use crate::retry::{Limits, PAUSE_NS_MAX, Retry, RetryCause, RetryCounts};
+use std::ops::RangeFrom;
 use trefoil_layout::Version;
 use trefoil_layout::op::{Ack, Expected, Outcome, Rejection};
 
@@ -46,6 +47,8 @@ enum Eviction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Anew {
     No,
+    /// After a pause, and once evictions are answered, with this look.
+    Paused(Look),
     /// Once evictions are answered, with this look.
     Due(Look),
     /// A version was asked for.
@@ -67,6 +70,9 @@ pub struct Cas {
     next: Option<usize>,
     look: Look,
     pause_ns: u64,
+    /// When it was polled last, and since when it waits for others, if it does.
+    now_ns: u64,
+    waiting_ns: Option<u64>,
     anew: Anew,
     heals_left: u8,
     /// Replicas have put off what it needs.
@@ -98,6 +104,8 @@ impl Cas {
             next: None,
             look: Look::Ahead,
             pause_ns: LOOK_AFTER_NS,
+            now_ns: 0,
+            waiting_ns: None,
             anew: Anew::No,
             heals_left: HEALS_MAX,
             is_late: false,
@@ -188,6 +196,7 @@ impl Cas {
 
     /// The next step.
     pub fn poll(&mut self, now_ns: u64) -> CasStep {
+        self.now_ns = now_ns;
         if now_ns >= self.retry.deadline_ns() {
             self.give_up();
         }
@@ -226,6 +235,10 @@ impl Cas {
         }
         match self.anew {
             Anew::No => {}
+            Anew::Paused(look) => {
+                self.anew = Anew::Due(look);
+                return self.pause();
+            }
             Anew::Due(look) => {
                 self.anew = Anew::Nominating(look);
                 let above = self.bound.max(self.version);
@@ -236,17 +249,22 @@ impl Cas {
         match self.look {
             Look::Paused => {
                 self.look = Look::Due;
-                let ns = self.pause_ns;
-                self.pause_ns = (ns * 2).min(PAUSE_NS_MAX);
-                CasStep::Pause { ns }
+                self.pause()
             }
             Look::Due => {
                 self.look = Look::Open;
+                self.waiting_ns.get_or_insert(now_ns);
                 CasStep::Look
             }
             Look::Open => wait,
             Look::Ahead | Look::Past => self.outcome.map_or(wait, CasStep::Done),
         }
+    }
+
+    fn pause(&mut self) -> CasStep {
+        let ns = self.pause_ns;
+        self.pause_ns = (ns * 2).min(PAUSE_NS_MAX);
+        CasStep::Pause { ns }
     }
 
     /// Those that have put it off are asked next.
@@ -281,10 +299,15 @@ impl Cas {
         let has_begun = self.states != [CasState::Unsent; REPLICAS_MAX];
         let has_left = self.states.iter().any(CasState::is_applied);
         match (looked, self.outcome) {
+            // It goes on once it has given way for long enough. What it holds may itself be
+            // nothing, and is not to be taken for what others agree on.
+            (
+                Looked::Disagree { .. } | Looked::Unknown | Looked::Agreed(Expected::Absent),
+                None,
+            ) if has_left => self.advance(),
             (Looked::Agreed(agreed), None) if agreed == self.expected => {
                 if has_begun {
-                    // It has looked: one refusal does not stop it again.
-                    self.anew = Anew::Due(Look::Past);
+                    self.begin_anew();
                 } else {
                     self.look = Look::Ahead;
                     self.advance();
@@ -295,9 +318,8 @@ impl Cas {
             {
                 // Refused by the odd ones out, or not received.
                 self.heals_left -= 1;
-                self.evict_own();
                 self.outcome = None;
-                self.anew = Anew::Due(Look::Past);
+                self.begin_anew();
             }
             (Looked::Agreed(agreed), _) => {
                 self.bound = match agreed {
@@ -372,6 +394,10 @@ impl Cas {
         }
         self.states[replica] = match ack.outcome {
             Outcome::Applied => CasState::Applied { epoch: ack.epoch },
+            Outcome::Mismatch { bound, .. } if self.lags(bound) => {
+                self.waiting_ns.get_or_insert(self.now_ns);
+                CasState::PutOff
+            }
             Outcome::Mismatch { present, .. } => CasState::Refused { present },
             // A replica that knows something newer has not installed it.
             Outcome::Superseded { bound } => CasState::Refused {
@@ -481,7 +507,7 @@ impl Cas {
                     // at rest as soon as it is there.
                     Some(lost) => {
                         self.passed_over = 1 << lost;
-                        self.anew = Anew::Due(self.look);
+                        self.look = Look::Due;
                     }
                 }
                 None
@@ -514,6 +540,17 @@ impl Cas {
                 })
             }
             CasDecision::Indeterminate => Some(MutationOutcome::Indeterminate),
+        };
+    }
+
+    /// A quorum still holds what is expected.
+    fn begin_anew(&mut self) {
+        self.evict_own();
+        self.anew = match self.gives_way(0..) {
+            // Whoever is first there comes to the others in a moment.
+            true => Anew::Paused(Look::Ahead),
+            // It has looked: one refusal does not stop it again.
+            false => Anew::Due(Look::Past),
         };
     }
 
@@ -567,10 +604,59 @@ impl Cas {
         let states = &self.states[..self.replica_count];
         let has_refused = |state: &CasState| matches!(state, CasState::Refused { .. });
         let held = |state: &CasState| matches!(state, CasState::Applied { .. } | CasState::Lost);
-        self.look == Look::Ahead
-            && states.iter().any(has_refused)
-            && !states.iter().any(held)
-            && !mutants::is_on(Mutant::CasWithoutLook)
+        if mutants::is_on(Mutant::CasWithoutLook) {
+            return false;
+        }
+        match states.iter().position(held) {
+            // Whoever is ahead at one that was asked before has to come past this one.
+            Some(held) => self.gives_way(held..),
+            None => self.look == Look::Ahead && states.iter().any(has_refused),
+        }
+    }
+
+    /// Whether a replica has refused it for something that is newer than what is expected
+    /// and not at rest: most likely a contender's, on its way to the next replica, and it is
+    /// given the time for that.
+    fn gives_way(&self, at: RangeFrom<usize>) -> bool {
+        let expected = self.expected_version();
+        let is_newer = |state: &CasState| {
+            let CasState::Refused { present } = state else {
+                return false;
+            };
+            present.is_some_and(|present| {
+                let rests_at = present.time_ns.saturating_add(AT_REST_NS);
+                present > expected && rests_at > self.version.time_ns
+            })
+        };
+        self.is_patient()
+            && self.states[at].iter().any(is_newer)
+            && !mutants::is_on(Mutant::CasOvertakes)
+    }
+
+    /// Whether a replica with this bound has not got round to what is expected, which one that
+    /// has died had, and one where this has taken its place. Giving up would take away the
+    /// last copy.
+    fn lags(&self, bound: Version) -> bool {
+        let states = &self.states[..self.replica_count];
+        let is_dead = |state: &CasState| matches!(state, CasState::Down | CasState::Lost);
+        bound < self.expected_version()
+            && states.iter().any(is_dead)
+            && states.iter().any(CasState::is_applied)
+            && self.is_patient()
+            && !mutants::is_on(Mutant::CasOvertakes)
+    }
+
+    /// What is older than this is what a replica has that lags behind.
+    fn expected_version(&self) -> Version {
+        match self.expected {
+            Expected::Version(version) => version,
+            Expected::Absent => Version::ZERO,
+        }
+    }
+
+    fn is_patient(&self) -> bool {
+        self.waiting_ns
+            .is_none_or(|since_ns| self.now_ns.saturating_sub(since_ns) < AT_REST_NS)
     }
 
     fn next_to_install(&self) -> Option<usize> {

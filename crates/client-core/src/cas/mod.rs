@@ -48,11 +48,23 @@
 //!   hold one replica each where the third lags behind or has something else:
 //!   three replicas with three versions, and no quorum ever again. After the
 //!   look, the other two held what both contenders expect, so one of them wins.
+//! * **It gives way to a contender that is ahead**: one that has come first at a
+//!   replica, by a version that is newer than what is expected and not at rest. It
+//!   asks that replica again after a pause. Going on to the next one would take
+//!   away the copy that the contender needs next: of what is acknowledged then
+//!   there are two copies, and the one that failed cannot give the third back (its
+//!   bound is too high). One death, and nobody has a quorum. The same where it
+//!   holds one replica itself and meets the contender at a later one: with the
+//!   first one dead, who has a place behind it is ahead. Whoever gives way does so
+//!   for [`AT_REST_NS`] at most: the contender's client may have died.
 //! * One that a replica holds goes on, for the same reason: ending there would
 //!   leave its version in nobody's care. So it waits for those that have put it
 //!   off: replicas freeze one after the other while a cell is resized. Each attempt
 //!   that is given up there would take a copy of what is expected away, at
 //!   another replica each time.
+//! * One that a replica holds waits for one that lags behind, too, where the third
+//!   has died: what is expected was there and where this has taken its place, and
+//!   is on its way to the last.
 //! * **A replica that moves stays the same replica**, in a cohort of another size,
 //!   too: what it has said counts on. If it has forgotten meanwhile, it is in
 //!   another epoch (rule 4).
@@ -95,7 +107,9 @@
 //!   had waited for a replica that died would else leave a copy at the next one
 //!   that is at rest by its version, though it is just on its way; whoever looks
 //!   then would evict it, and the acknowledged value beside it. One lost copy is
-//!   no quorum, so nobody has seen it.
+//!   no quorum, so nobody has seen it. It looks before it goes on: a survivor
+//!   that has yet to take what is expected would refuse it, and the other's copy
+//!   were gone by then.
 //! * It begins anew only if it certainly was not seen: refused, unsent or down
 //!   at so many that its copies never were a quorum. So it takes effect once.
 

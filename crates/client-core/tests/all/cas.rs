@@ -1,6 +1,6 @@
 //! CAS, step by step: an expectation per line.
 
-use trefoil_client_core::cas::{Cas, CasStep, Looked};
+use trefoil_client_core::cas::{AT_REST_NS, Cas, CasStep, Looked};
 use trefoil_client_core::mode::Mode;
 use trefoil_client_core::outcome::{MutationOutcome, SendFailure};
 use trefoil_client_core::retry::{GiveUp, Limits, RetryCause};
@@ -81,7 +81,7 @@ impl Script {
 
     #[track_caller]
     fn waits(&mut self) {
-        self.step(CasStep::Wait { until_ns: 1_000 });
+        assert!(matches!(self.0.poll(0), CasStep::Wait { .. }));
     }
 
     #[track_caller]
@@ -122,6 +122,18 @@ impl Script {
         self.answer(replica, time_ns, outcome);
     }
 
+    /// It is asked again when it has been waited for long enough, and looks then.
+    #[track_caller]
+    fn has_missed_it(&mut self, replica: usize, time_ns: u64, present: u64) {
+        let version = v(time_ns);
+        self.0.extend(10 * AT_REST_NS);
+        let step = CasStep::Send { replica, version };
+        assert_eq!(self.0.poll(AT_REST_NS), step);
+        let (present, bound) = (Some(v(present)), v(present));
+        self.answer(replica, time_ns, Outcome::Mismatch { present, bound });
+        assert_eq!(self.0.poll(AT_REST_NS), CasStep::Look);
+    }
+
     #[track_caller]
     fn rejected_by(&mut self, replica: usize, rejection: Rejection) {
         self.sends(replica, 5);
@@ -158,12 +170,71 @@ fn asks_one_after_the_other_and_tells_the_third() {
 
 #[test]
 fn takes_the_place_of_what_a_contender_left() {
-    let mut cas = Script::over_3();
-    cas.applied_by(0, 5);
-    cas.refused_by(1, 5, Some(4));
-    cas.applied_by(2, 5);
-    cas.installs(1, 5);
-    cas.ends_stored(5);
+    for present in [None, Some(2)] {
+        let mut cas = Script::over_3();
+        cas.applied_by(0, 5);
+        // The odd one out: to end here would leave three replicas with three versions.
+        cas.refused_by(1, 5, present);
+        cas.applied_by(2, 5);
+        cas.installs(1, 5);
+        cas.ends_stored(5);
+    }
+}
+
+/// Two that expect the same and hold one replica each: whoever holds the second in the
+/// order of asking goes on, whatever becomes of the first one.
+#[test]
+fn held_by_one_it_gives_way_to_what_is_newer_at_the_next() {
+    let held = || {
+        let mut cas = Script::over_3();
+        cas.applied_by(0, 5);
+        cas.refused_by(1, 5, Some(4));
+        cas.pauses();
+        cas
+    };
+    let mut cas = held();
+    cas.looks(Looked::Unknown);
+    cas.pauses();
+    cas.looks(agreed(4));
+    cas.evicts(0, 5);
+    cas.ends_beside(Some(4));
+    // It is given up: a quorum holds what was expected.
+    let mut cas = held();
+    cas.looks(agreed(3));
+    cas.evicts(0, 5);
+    cas.pauses();
+    cas.nominates(5, 6);
+    cas.applied_by(0, 6);
+    cas.applied_by(1, 6);
+    cas.installs(2, 6);
+    cas.ends_stored(6);
+    // It goes no further: its client has died.
+    for looked in [
+        Looked::Unknown,
+        disagree([Some(5), Some(4), Some(3)]),
+        // What it holds has expired already, and the contender's copy is gone.
+        Looked::Agreed(Expected::Absent),
+    ] {
+        let mut cas = Script(Cas::new(
+            Mode::R32,
+            EXPECTED,
+            v(5),
+            Limits::until(10 * AT_REST_NS),
+        ));
+        cas.applied_by(0, 5);
+        cas.refused_by(1, 5, Some(4));
+        for now in [0, AT_REST_NS - 1] {
+            assert!(matches!(cas.0.poll(now), CasStep::Pause { .. }));
+            assert_eq!(cas.0.poll(now), CasStep::Look);
+            cas.0.handle_look(looked);
+        }
+        assert!(matches!(cas.0.poll(AT_REST_NS), CasStep::Pause { .. }));
+        assert_eq!(cas.0.poll(AT_REST_NS), CasStep::Look);
+        cas.0.handle_look(looked);
+        cas.applied_by(2, 5);
+        cas.installs(1, 5);
+        cas.ends_stored(5);
+    }
 }
 
 #[test]
@@ -185,18 +256,56 @@ fn refused_first_it_ends_if_a_quorum_holds_something_else_or_nothing() {
 
 #[test]
 fn refused_first_it_begins_anew_if_a_quorum_holds_what_it_expects() {
+    // The odd one out lags behind, or has evicted it.
+    for present in [None, Some(2)] {
+        let mut cas = Script::over_3();
+        cas.refused_by(0, 5, present);
+        cas.pauses();
+        cas.looks(agreed(3));
+        cas.nominates(5, 10);
+        cas.refused_by(0, 10, present);
+        // It has looked: the odd one out does not stop it again.
+        cas.applied_by(1, 10);
+        cas.applied_by(2, 10);
+        cas.installs(0, 10);
+        cas.ends_stored(10);
+    }
+}
+
+/// To go on at once would take away the copy that it needs next.
+#[test]
+fn refused_first_by_something_newer_it_gives_way() {
+    let mut cas = Script::over_3();
+    cas.refused_by(0, 5, Some(9));
+    assert_eq!(cas.0.bound(), v(9));
+    for version in [10, 12] {
+        cas.pauses();
+        cas.looks(agreed(3));
+        cas.pauses();
+        cas.nominates(version - 1, version);
+        cas.refused_by(0, version, Some(version + 1));
+    }
+    cas.pauses();
+    cas.looks(agreed(13));
+    cas.ends_beside(Some(13));
+
+    // What a client that has died has left is at rest.
     let mut cas = Script::over_3();
     cas.refused_by(0, 5, Some(9));
     cas.pauses();
-    assert_eq!(cas.0.bound(), v(9));
     cas.looks(agreed(3));
-    cas.nominates(9, 10);
-    cas.refused_by(0, 10, Some(9));
-    // It has looked: the odd one out does not stop it again.
-    cas.applied_by(1, 10);
-    cas.applied_by(2, 10);
-    cas.installs(0, 10);
-    cas.ends_stored(10);
+    cas.pauses();
+    let later = AT_REST_NS + 9;
+    cas.nominates(9, later);
+    cas.refused_by(0, later, Some(9));
+    cas.pauses();
+    cas.looks(agreed(3));
+    cas.nominates(later, later + 1);
+    cas.refused_by(0, later + 1, Some(9));
+    cas.applied_by(1, later + 1);
+    cas.applied_by(2, later + 1);
+    cas.installs(0, later + 1);
+    cas.ends_stored(later + 1);
 }
 
 #[test]
@@ -226,18 +335,6 @@ fn a_look_that_nobody_answers_ends_with_the_deadline() {
 }
 
 #[test]
-fn one_that_a_replica_holds_does_not_look() {
-    let mut cas = Script::over_3();
-    cas.applied_by(0, 5);
-    // The odd one out, with what another has left there: to end here would
-    // leave three replicas with three versions.
-    cas.refused_by(1, 5, Some(9));
-    cas.applied_by(2, 5);
-    cas.installs(1, 5);
-    cas.ends_stored(5);
-}
-
-#[test]
 fn a_dead_replica_is_no_reason_to_look() {
     let mut cas = Script::over_3();
     cas.fails_at(0, 5, SendFailure::NotSent);
@@ -249,11 +346,11 @@ fn a_dead_replica_is_no_reason_to_look() {
 #[test]
 fn fails_by_two_refusals() {
     let mut cas = Script::over_3();
-    cas.refused_by(0, 5, Some(4));
+    cas.refused_by(0, 5, Some(2));
     cas.pauses();
     cas.looks(agreed(3));
     cas.nominates(5, 10);
-    cas.refused_by(0, 10, Some(4));
+    cas.refused_by(0, 10, Some(2));
     cas.refused_by(1, 10, None);
     cas.looks(agreed(7));
     cas.ends_beside(Some(7));
@@ -273,14 +370,14 @@ fn fails_after_it_was_applied(present: Option<u64>) -> Script {
 fn failed_it_takes_back_its_own_copy_and_no_other() {
     let superseded = Outcome::Superseded { bound: v(9) };
     for answer in [Outcome::Applied, superseded] {
-        let mut cas = fails_after_it_was_applied(Some(4));
+        let mut cas = fails_after_it_was_applied(Some(2));
         cas.looks(agreed(4));
         cas.begins_to_evict(0, 5);
         cas.waits();
         cas.answer(0, 5, answer);
         cas.ends_beside(Some(4));
     }
-    let mut cas = fails_after_it_was_applied(Some(4));
+    let mut cas = fails_after_it_was_applied(Some(2));
     cas.looks(agreed(4));
     cas.begins_to_evict(0, 5);
     cas.0.handle_failure(0, v(5), SendFailure::Lost);
@@ -295,7 +392,9 @@ fn failed_among_survivors_it_leaves_them_agreeing_on_nothing() {
     cas.applied_by(0, 5);
     cas.fails_at(1, 5, SendFailure::NotSent);
     cas.refused_by(2, 5, Some(1));
-    cas.looks(disagree([Some(5), None, Some(1)]));
+    cas.step(CasStep::Later);
+    cas.has_missed_it(2, 5, 1);
+    cas.0.handle_look(disagree([Some(5), None, Some(1)]));
     cas.begins_to_evict(0, 5);
     cas.begins_to_evict(2, 1);
     cas.answer(2, 1, Outcome::Applied);
@@ -306,7 +405,7 @@ fn failed_among_survivors_it_leaves_them_agreeing_on_nothing() {
 
 #[test]
 fn failed_while_something_is_on_its_way_it_waits_for_that() {
-    let mut cas = fails_after_it_was_applied(Some(4));
+    let mut cas = fails_after_it_was_applied(Some(2));
     cas.looks(Looked::Unknown);
     cas.pauses();
     cas.looks(agreed(8));
@@ -317,14 +416,14 @@ fn failed_while_something_is_on_its_way_it_waits_for_that() {
 #[test]
 fn failed_it_does_not_wait_for_ever() {
     let exists = MutationOutcome::Exists { present: None };
-    let mut cas = fails_after_it_was_applied(Some(4));
+    let mut cas = fails_after_it_was_applied(Some(2));
     cas.looks(Looked::Agreed(Expected::Absent));
     cas.begins_to_evict(0, 5);
     assert_eq!(cas.0.poll(1_000), CasStep::Done(exists));
     cas.answer(0, 5, Outcome::Applied);
     cas.ends(exists);
     // With the deadline behind it, it takes it back all the same.
-    let mut late = fails_after_it_was_applied(Some(4));
+    let mut late = fails_after_it_was_applied(Some(2));
     let (replica, version) = (0, v(5));
     let evict = CasStep::Evict { replica, version };
     assert_eq!(late.0.poll(1_000), evict);
@@ -356,6 +455,7 @@ fn passes_over_a_dead_replica_and_never_repeats_a_lost_one() {
 fn lost_and_refused_it_does_not_split_the_cohort() {
     let mut cas = Script::over_3();
     cas.fails_at(0, 5, SendFailure::Lost);
+    cas.looks(agreed(3));
     cas.nominates(5, 6);
     cas.refused_by(1, 6, Some(4));
     cas.looks(agreed(7));
@@ -377,7 +477,10 @@ fn failed_beside_a_quorum_that_holds_what_it_expects_it_begins_anew() {
     let mut cas = Script::over_3();
     cas.applied_by(0, 5);
     cas.fails_at(1, 5, SendFailure::NotSent);
-    cas.refused_by(2, 5, Some(1));
+    // It has evicted it.
+    cas.sends(2, 5);
+    let (present, bound) = (None, v(3));
+    cas.answer(2, 5, Outcome::Mismatch { present, bound });
     cas.looks(agreed(3));
     cas.evicts(0, 5);
     cas.nominates(5, 6);
@@ -392,6 +495,11 @@ fn failed_beside_a_quorum_that_holds_what_it_expects_it_begins_anew() {
 fn lost_once_and_applied_twice_it_is_stored() {
     let mut cas = Script::over_3();
     cas.fails_at(0, 5, SendFailure::Lost);
+    // What a survivor has not got round to would refuse it, and the other one's copy
+    // were gone by then.
+    cas.looks(Looked::Unknown);
+    cas.pauses();
+    cas.looks(agreed(3));
     // A young version: what it leaves at one replica is not at rest.
     cas.nominates(5, 6);
     cas.applied_by(1, 6);
@@ -472,18 +580,24 @@ fn among_survivors_that_disagree_a_key_is_a_missing_key_at_the_first_attempt() {
 
 #[test]
 fn the_same_where_it_is_found_out_on_the_way() {
-    let mut cas = Script::over_nothing();
-    cas.applied_by(0, 5);
-    cas.refused_by(1, 5, Some(2));
-    cas.fails_at(2, 5, SendFailure::NotSent);
-    cas.looks(disagree([Some(5), Some(2), None]));
-    cas.evicts(0, 5);
+    let now = AT_REST_NS + 2;
+    let mut cas = Script(Cas::new(
+        Mode::R32,
+        Expected::Absent,
+        v(now),
+        Limits::until(1_000),
+    ));
+    cas.applied_by(0, now);
+    cas.refused_by(1, now, Some(2));
+    cas.fails_at(2, now, SendFailure::NotSent);
+    cas.looks(disagree([Some(now), Some(2), None]));
+    cas.evicts(0, now);
     cas.evicts(1, 2);
-    cas.nominates(5, 6);
-    cas.applied_by(0, 6);
-    cas.applied_by(1, 6);
-    cas.installs(2, 6);
-    cas.ends_stored(6);
+    cas.nominates(now, now + 1);
+    cas.applied_by(0, now + 1);
+    cas.applied_by(1, now + 1);
+    cas.installs(2, now + 1);
+    cas.ends_stored(now + 1);
 }
 
 #[test]
@@ -556,7 +670,7 @@ fn under_a_new_topology_it_begins_anew_unless_it_may_have_been_seen() {
     cas.ends(MutationOutcome::Indeterminate);
 
     // Failed already: what it would take back is not looked for elsewhere.
-    let mut cas = fails_after_it_was_applied(Some(4));
+    let mut cas = fails_after_it_was_applied(Some(2));
     cas.0.restart(Mode::R32);
     cas.ends_beside(None);
 }
@@ -583,6 +697,30 @@ fn held_by_one_it_waits_for_those_that_put_it_off() {
     }
 }
 
+/// What it expects was at the one that has died and at the one that holds it now.
+#[test]
+fn held_by_one_it_waits_for_a_survivor_that_lags_behind() {
+    let lags = || {
+        let mut cas = Script::over_3();
+        cas.fails_at(0, 5, SendFailure::NotSent);
+        cas.applied_by(1, 5);
+        cas.refused_by(2, 5, Some(1));
+        cas.step(CasStep::Later);
+        cas
+    };
+    let mut cas = lags();
+    cas.refused_by(2, 5, None);
+    cas.step(CasStep::Later);
+    cas.applied_by(2, 5);
+    cas.ends_stored(5);
+    // It has missed it for good.
+    let mut cas = lags();
+    cas.has_missed_it(2, 5, 1);
+    // With all three alive the other two have it.
+    let mut cas = fails_after_it_was_applied(Some(1));
+    cas.step(CasStep::Look);
+}
+
 #[test]
 fn put_off_by_all_it_is_nowhere() {
     let mut cas = Script::over_3();
@@ -605,7 +743,7 @@ fn put_off_until_its_deadline_it_is_indeterminate() {
 
 #[test]
 fn an_eviction_that_was_put_off_comes_again() {
-    let mut cas = fails_after_it_was_applied(Some(4));
+    let mut cas = fails_after_it_was_applied(Some(2));
     cas.looks(agreed(4));
     cas.begins_to_evict(0, 5);
     cas.answer(0, 5, Outcome::Rejected(Rejection::UnknownConfig));
@@ -634,14 +772,14 @@ fn it_follows_its_replicas_to_other_processes() {
     cas.ends_stored(5);
 
     // Two refusals stay two refusals.
-    let mut cas = fails_after_it_was_applied(Some(4));
+    let mut cas = fails_after_it_was_applied(Some(2));
     cas.0.follow();
     cas.looks(agreed(4));
     cas.evicts(0, 5);
     cas.ends_beside(Some(4));
 
     // Its copy is taken back where it is now.
-    let mut cas = fails_after_it_was_applied(Some(4));
+    let mut cas = fails_after_it_was_applied(Some(2));
     cas.looks(agreed(4));
     cas.begins_to_evict(0, 5);
     cas.0.follow();

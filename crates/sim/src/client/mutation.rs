@@ -98,8 +98,7 @@ impl<const R: usize> Client<R> {
                 if op.open.is_empty() && until_ns == u64::MAX {
                     return Err((Property::Stuck, "a mutation waits for nothing".to_owned()));
                 }
-                if !op.open.is_empty() && env.rng.chance(env.profile.impatience) {
-                    let (replica, version) = op.open.swap_remove(env.rng.index(op.open.len()));
+                if let Some((replica, version)) = self.lose(env, &mut op.open) {
                     op.machine
                         .handle_failure(replica, version, SendFailure::Lost);
                 }
@@ -212,8 +211,7 @@ impl<const R: usize> Client<R> {
                 if op.open.is_empty() && until_ns == u64::MAX {
                     return Err((Property::Stuck, "a CAS waits for nothing".to_owned()));
                 }
-                if !op.open.is_empty() && env.rng.chance(env.profile.impatience) {
-                    let (replica, version) = op.open.swap_remove(env.rng.index(op.open.len()));
+                if let Some((replica, version)) = self.lose(env, &mut op.open) {
                     op.machine
                         .handle_failure(replica, version, SendFailure::Lost);
                 }
@@ -283,6 +281,20 @@ impl<const R: usize> Client<R> {
             MutationOutcome::Stored { .. } => stats.stored += 1,
             _ => stats.not_stored += 1,
         }
+    }
+
+    /// A message whose answer is waited for no longer.
+    fn lose(&self, env: &Env<'_>, open: &mut Vec<(usize, Version)>) -> Option<(usize, Version)> {
+        if !open.is_empty() && env.rng.chance(env.profile.impatience) {
+            return Some(open.swap_remove(env.rng.index(open.len())));
+        }
+        if !env.profile.bereft {
+            return None;
+        }
+        let first = env.keys[self.key].first_member;
+        let is_dead = |replica: usize| env.current(first + replica).life.get() == Life::Dead;
+        let lost = open.iter().position(|(replica, _)| is_dead(*replica))?;
+        env.rng.chance(100).then(|| open.swap_remove(lost))
     }
 
     fn trace_end(&self, env: &Env<'_>, version: Version, outcome: MutationOutcome) {

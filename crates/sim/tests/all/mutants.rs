@@ -161,7 +161,14 @@ fn rule_14_a_cas_is_sent_once() {
 fn rule_15_a_refused_cas_looks_before_it_goes_on() {
     // Both contenders take back their copies: what they were to replace is lost.
     let rule = Rule::Client(Core::CasWithoutLook);
-    shows_near(21_500, rule, &[Property::Kept]);
+    shows_near(21_500, rule, &[Property::Kept, Property::Quorum]);
+}
+
+#[test]
+fn rule_15_a_cas_gives_way_to_a_contender_that_is_ahead() {
+    // It takes away the copy that the contender needs next; a death, and nobody has it.
+    let rule = Rule::Client(Core::CasOvertakes);
+    shows_near(31_000, rule, &[Property::Quorum]);
 }
 
 #[test]
