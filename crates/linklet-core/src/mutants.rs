@@ -53,6 +53,8 @@ pub enum Mutant {
     DeclinedOfferedAnew,
     /// A new owner hears of copies, and not that they are newer than all that it knows.
     NewestNotTold,
+    /// Who cannot be reached is reached through nobody else.
+    NoWayRound,
     /// Copies for who takes over are all sent at once.
     WindowIgnored,
     /// An assigner knows nothing of the longer leases of the one before it.
@@ -69,7 +71,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every mutant.
-    pub const ALL: [Mutant; 28] = [
+    pub const ALL: [Mutant; 29] = [
         Mutant::NotEverybodyAsked,
         Mutant::PromiseForgotten,
         Mutant::ServedInTransit,
@@ -95,6 +97,7 @@ impl Mutant {
         Mutant::StayedNotCopied,
         Mutant::DeclinedOfferedAnew,
         Mutant::NewestNotTold,
+        Mutant::NoWayRound,
         Mutant::WindowIgnored,
         Mutant::ClockStopsAsleep,
         Mutant::TurnEndsWithItsCaller,
