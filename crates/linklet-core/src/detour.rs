@@ -30,6 +30,8 @@ use trefoil_sharder::ServerId;
 /// A way that its other end has not used for so many times the time after which messages are
 /// sent again is forgotten.
 const KEPT_FOR: u32 = 240;
+/// However small the window: so much is passed on at once.
+const PASSED_BYTES_MIN: usize = 64 << 10;
 /// What a pass takes besides the frame in it, or less.
 const PASS_BYTES: usize = 64;
 
@@ -47,6 +49,9 @@ pub(crate) struct Ways {
     /// When the direct way was tried last beside the one round.
     tried_at: Duration,
 }
+
+/// A frame without a message is no longer than that.
+const BARE_BYTES_MAX: usize = 18;
 
 /// How much was passed on lately.
 #[derive(Debug, Default)]
@@ -247,15 +252,17 @@ impl Core {
     }
 
     /// Counts what is passed on: a window in the time after which messages are sent again, at
-    /// most. Whatever else its sender sends again.
+    /// most. The rest its sender sends again. Questions and answers about the way get through
+    /// even then: without them it would not end.
     fn may_pass(&mut self, now: Duration, pass: &Pass) -> bool {
-        let (window, every) = (self.config.window_bytes, self.config.resend_after);
+        let window = self.config.window_bytes.max(PASSED_BYTES_MIN);
+        let every = self.config.resend_after;
         let passed = &mut self.passed;
         let part = now.saturating_sub(passed.at).as_secs_f64() / every.as_secs_f64();
         let drained = (window as f64 * part.min(1.0)) as usize;
         passed.bytes = passed.bytes.saturating_sub(drained);
         passed.at = now;
-        let fits = passed.bytes < window;
+        let fits = passed.bytes < window || pass.frame.len() <= BARE_BYTES_MAX;
         if fits {
             passed.bytes = passed.bytes.saturating_add(PASS_BYTES + pass.frame.len());
         }
