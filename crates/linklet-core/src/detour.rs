@@ -30,8 +30,8 @@ use trefoil_sharder::ServerId;
 /// A way that its other end has not used for so many times the time after which messages are
 /// sent again is forgotten.
 const KEPT_FOR: u32 = 240;
-/// However small the window: so much is passed on at once.
-const PASSED_BYTES_MIN: usize = 64 << 10;
+/// A frame without a message is no longer than that.
+const BARE_BYTES_MAX: usize = 18;
 /// What a pass takes besides the frame in it, or less.
 const PASS_BYTES: usize = 64;
 
@@ -49,9 +49,6 @@ pub(crate) struct Ways {
     /// When the direct way was tried last beside the one round.
     tried_at: Duration,
 }
-
-/// A frame without a message is no longer than that.
-const BARE_BYTES_MAX: usize = 18;
 
 /// How much was passed on lately.
 #[derive(Debug, Default)]
@@ -76,13 +73,22 @@ impl Core {
         let tries = now >= ways.tried_at + every;
         if tries {
             ways.tried_at = now;
+            self.ask(now, to, via);
         }
-        let passed = self.pass(now, to, via, &frame, tries);
+        let passed = self.pass(now, to, via, &frame, false);
         if again || !passed {
             self.tell(Effect::Send { to, frame });
         } else if tries {
             self.say_nothing(to);
         }
+    }
+
+    /// Asks a server by the way through another one. In a frame of its own, without a
+    /// message: who has too much to pass on drops any other, and would each time at the same
+    /// point of what a sender says again and again.
+    fn ask(&mut self, now: Duration, to: ServerId, via: ServerId) {
+        let frame = self.links.entry(to).or_default().bare();
+        self.pass(now, to, via, &frame, true);
     }
 
     /// A frame without a message, directly.
@@ -173,8 +179,7 @@ impl Core {
         let next = behind.chain(&self.alive).find(reaches).copied();
         let Some(via) = next else { return };
         self.ways.entry(to).or_default().asked = Some(via);
-        let frame = self.links.entry(to).or_default().bare();
-        self.pass(now, to, via, &frame, true);
+        self.ask(now, to, via);
     }
 
     /// A frame came directly.
@@ -255,8 +260,7 @@ impl Core {
     /// most. The rest its sender sends again. Questions and answers about the way get through
     /// even then: without them it would not end.
     fn may_pass(&mut self, now: Duration, pass: &Pass) -> bool {
-        let window = self.config.window_bytes.max(PASSED_BYTES_MIN);
-        let every = self.config.resend_after;
+        let (window, every) = (self.config.window_bytes, self.config.resend_after);
         let passed = &mut self.passed;
         let part = now.saturating_sub(passed.at).as_secs_f64() / every.as_secs_f64();
         let drained = (window as f64 * part.min(1.0)) as usize;

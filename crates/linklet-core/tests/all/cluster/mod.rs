@@ -366,11 +366,16 @@ impl Cluster {
     /// Seconds pass, in steps of a tenth.
     pub(crate) fn seconds(&mut self, seconds: u64) {
         for _ in 0..10 * seconds {
-            self.rounds(10);
-            self.now += Duration::from_millis(95);
-            for id in self.ids() {
-                self.with(id, |core, memory, now| core.tick(now, memory));
-            }
+            self.tenth();
+        }
+    }
+
+    /// A tenth of a second passes.
+    pub(crate) fn tenth(&mut self) {
+        self.rounds(10);
+        self.now += Duration::from_millis(95);
+        for id in self.ids() {
+            self.with(id, |core, memory, now| core.tick(now, memory));
         }
     }
 
