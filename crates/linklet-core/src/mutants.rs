@@ -55,6 +55,8 @@ pub enum Mutant {
     NewestNotTold,
     /// Who cannot be reached is reached through nobody else.
     NoWayRound,
+    /// Who has too much to pass on drops questions about the way, and answers, like the rest.
+    QuestionsDropped,
     /// Copies for who takes over are all sent at once.
     WindowIgnored,
     /// An assigner knows nothing of the longer leases of the one before it.
@@ -71,7 +73,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every mutant.
-    pub const ALL: [Mutant; 29] = [
+    pub const ALL: [Mutant; 30] = [
         Mutant::NotEverybodyAsked,
         Mutant::PromiseForgotten,
         Mutant::ServedInTransit,
@@ -98,6 +100,7 @@ impl Mutant {
         Mutant::DeclinedOfferedAnew,
         Mutant::NewestNotTold,
         Mutant::NoWayRound,
+        Mutant::QuestionsDropped,
         Mutant::WindowIgnored,
         Mutant::ClockStopsAsleep,
         Mutant::TurnEndsWithItsCaller,

@@ -133,9 +133,12 @@ fn seeds_that_found_something() {
         (Runs::Assigners, 4_427),
         (Runs::Assigners, 4_595),
         (Runs::Assigners, 8_668),
-        // Who passed frames on for others had a small window, and dropped what would have
-        // had them speak directly again.
+        // Who passed frames on for others had a small window, and dropped the questions and
+        // answers that would have had them speak directly again, at the same point of what
+        // was said again and again.
+        (Runs::Updates, 6_000_019),
         (Runs::Updates, 6_000_075),
+        (Runs::Windows, 5_000_859),
     ] {
         clean(runs, seed, 1);
     }
