@@ -14,6 +14,9 @@ use trefoil_sharder::{Assignment, AssignmentVersion, ServerId};
 const TIMEOUT: Duration = Duration::from_millis(350);
 /// After which a caller turns to something else.
 const PATIENCE: Duration = Duration::from_millis(2_500);
+/// Nobody waits longer for a server that can be reached through another one: until that is
+/// tried (eight times 80 ms), and for what is said then.
+const HELD: Duration = Duration::from_millis(1_500);
 const ANSWER: Duration = Duration::from_millis(300);
 /// From then on maps are stable.
 const STABLE: Duration = FREEZE.saturating_add(Duration::from_millis(400));
@@ -235,11 +238,24 @@ impl World<'_> {
                 format!("request {number} got no reply in peace: {attempt:?}"),
             ));
         }
+        self.check_held(number)?;
         if self.profile.updates && self.rng.chance(700) {
             let delay = self.rng.micros(100, 2_000);
             self.after(delay, Event::Cancel(attempt.server, number));
         }
         self.again(&attempt);
+        Ok(())
+    }
+
+    fn check_held(&self, number: usize) -> Result<(), Broken> {
+        let attempt = &self.attempts[number];
+        let since = self.callers[attempt.caller].since;
+        let held = self.profile.cuts && !self.calm && since >= self.disturbed_until;
+        if held && self.now - since > HELD {
+            let waited = self.now - since;
+            let message = format!("request {number} has waited for {waited:?}: {attempt:?}");
+            return Err((Property::Held, message));
+        }
         Ok(())
     }
 

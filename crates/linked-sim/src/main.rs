@@ -35,6 +35,9 @@ struct Args {
     /// Servers with little memory, while others die and drain one after another, in strong mode.
     #[arg(long, conflicts_with_all = ["pauses", "assigners", "rush", "windows", "updates"])]
     stays: bool,
+    /// Links between two servers that are cut for long, in strong mode.
+    #[arg(long, conflicts_with_all = ["pauses", "assigners", "rush", "windows", "updates", "stays"])]
+    cuts: bool,
 }
 
 fn main() -> ExitCode {
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
         () if args.windows => Runs::Windows,
         () if args.updates => Runs::Updates,
         () if args.stays => Runs::Stays,
+        () if args.cuts => Runs::Cuts,
         () => Runs::Any,
     };
     let begin = Instant::now();

@@ -29,6 +29,9 @@ pub enum Runs {
     /// Strong mode; some servers have little memory, so keys stay where they were, while
     /// servers die and drain one after another.
     Stays,
+    /// Strong mode; links between two servers are cut for long, in both directions or in
+    /// one, while all of them have their leases.
+    Cuts,
 }
 
 /// Runs one seed; `trace` receives a line for every step.
@@ -42,6 +45,7 @@ pub fn run_seed(runs: Runs, seed: u64, trace: Trace<'_>) -> Result<Stats, Violat
         Runs::Windows => Profile::windows(&mut rng),
         Runs::Updates => Profile::updates(&mut rng),
         Runs::Stays => Profile::stays(&mut rng),
+        Runs::Cuts => Profile::cuts(&mut rng),
     };
     let outcome = catch_unwind(AssertUnwindSafe(|| world::run(profile, rng, trace)));
     let violation = |property, message| Violation {

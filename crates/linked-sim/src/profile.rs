@@ -23,6 +23,8 @@ pub(crate) fn believed(lease: Duration) -> Duration {
 }
 /// Servers with little memory, where there are some.
 pub(crate) const SMALL: usize = 2;
+/// How long a link is cut, where it is for long: seconds, from and to.
+pub(crate) const CUT_S: [u64; 2] = [3, 7];
 /// How much clocks differ at most, in millionths; the difference between the
 /// two leases covers it.
 pub(crate) const DRIFT_PPM_MAX: i64 = 20_000;
@@ -83,6 +85,8 @@ pub(crate) struct Profile {
     /// The first servers have little memory, and of the others one dies or drains at a time,
     /// when all is whole again.
     pub(crate) stays: bool,
+    /// Only links that are cut for long, one at a time, and deaths meanwhile.
+    pub(crate) cuts: bool,
     /// The assigner hears what servers cannot store.
     pub(crate) unstored_told: bool,
     /// Servers with even numbers speak as those did that did not say what they speak, and
@@ -147,6 +151,7 @@ impl Profile {
             window_bytes: WINDOW_WIDE,
             updates: false,
             stays: false,
+            cuts: false,
             unstored_told: false,
             former: false,
             longer: Duration::ZERO,
@@ -282,6 +287,34 @@ impl Profile {
             window_bytes: WINDOW_WIDE,
             stays: true,
             unstored_told: rng.chance(512),
+            former: false,
+            ..profile
+        }
+    }
+
+    /// Links between two servers that are cut for long, in both directions or in one, while
+    /// all of them have their leases: no request waits for that.
+    pub(crate) fn cuts(rng: &mut Rng) -> Self {
+        let profile = Profile::draw(rng);
+        Profile {
+            replication: Replication::Strong,
+            servers: 3 + rng.below(3),
+            replicas: 2,
+            copies_min: 2,
+            callers: 4 + rng.below(4),
+            changes: 100,
+            lost: 0,
+            repeated: 0,
+            late: 0,
+            unmarshallable: 0,
+            unreadable: 0,
+            picky: 0,
+            room: None,
+            fault_every: Duration::from_millis(1_000),
+            longer: Duration::from_millis(10_000),
+            bytes_per_second: u64::MAX,
+            window_bytes: WINDOW_WIDE,
+            cuts: true,
             former: false,
             ..profile
         }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 /// A generator.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Rng(u64);
 
 impl Rng {

@@ -10,6 +10,8 @@ pub struct Stats {
     pub events: u64,
     /// Frames between servers.
     pub frames: u64,
+    /// Frames that came through a third server.
+    pub passed: u64,
     /// Maps and lists of the living that were published.
     pub maps: u64,
     /// Keys that came to a new owner.
@@ -66,6 +68,7 @@ impl Stats {
         self.seeds += other.seeds;
         self.events += other.events;
         self.frames += other.frames;
+        self.passed += other.passed;
         self.maps += other.maps;
         self.moves += other.moves;
         self.requests += other.requests;

@@ -31,6 +31,8 @@ pub enum Property {
     Redirected,
     /// Keys had no owner 5 s after a crash, or requests were not answered.
     OwnedAgain,
+    /// A request waited for a server that could be reached through another one.
+    Held,
     /// A draining server was not emptied.
     Drained,
     /// A server has not looked at something that had changed.
@@ -55,6 +57,7 @@ impl fmt::Display for Property {
             Property::Named => "named",
             Property::Redirected => "redirected",
             Property::OwnedAgain => "owned again",
+            Property::Held => "held up",
             Property::Drained => "drained",
             Property::Overlooked => "overlooked",
             Property::Former => "former",
@@ -91,6 +94,7 @@ impl fmt::Display for Violation {
             Runs::Windows => "--windows ",
             Runs::Updates => "--updates ",
             Runs::Stays => "--stays ",
+            Runs::Cuts => "--cuts ",
         };
         write!(
             f,

@@ -3,7 +3,7 @@
 use crate::callers::{Attempt, Caller, Outcome};
 use crate::coordination::{Coordination, Renewal, View};
 use crate::profile::{
-    DRIFT_PPM_MAX, END, FREEZE, LEASE, OWNED_AGAIN, PEACE, Profile, SMALL, TROUBLE, believed,
+    CUT_S, DRIFT_PPM_MAX, END, FREEZE, LEASE, OWNED_AGAIN, PEACE, Profile, SMALL, TROUBLE, believed,
 };
 use crate::rng::Rng;
 use crate::server::Server;
@@ -15,7 +15,9 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 use std::sync::Arc;
 use std::time::Duration;
-use trefoil_linklet_core::{Effect, Extent, Frame, Loss, LossReason, Ticket, Uncertain, Wire};
+use trefoil_linklet_core::{
+    Effect, Extent, Frame, Loss, LossReason, Message, Ticket, Uncertain, Wire,
+};
 use trefoil_sharder::{Assignment, KeyPoint, ServerId, Slice};
 
 /// The keys' names; static, since nothing is copied more often.
@@ -26,6 +28,9 @@ const OVERLOOKED_EVERY: u64 = 128;
 
 /// Copies that a map has are made within this time, where nothing else goes wrong.
 const RESTORED_IN: Duration = Duration::from_millis(600);
+
+/// After a death requests may wait for so long: a lease, and what comes after it.
+const DISTURBED: Duration = Duration::from_millis(4_000);
 
 /// When servers with little memory come, in runs of what stays.
 const SMALL_COME: Duration = Duration::from_millis(1_200);
@@ -57,6 +62,7 @@ pub(crate) enum Event {
     Resume(usize),
     Uncut(usize),
     Mend(ServerId, ServerId),
+    Die,
     Calm,
     Freeze,
     Crash,
@@ -70,6 +76,9 @@ type Queued = (u64, u32, u32);
 pub(crate) struct World<'a> {
     pub(crate) profile: Profile,
     pub(crate) rng: Rng,
+    /// What becomes of frames that are passed on: apart, so that seeds in which none gets
+    /// through stay what they are.
+    passes: Rng,
     pub(crate) now: Duration,
     queue: BinaryHeap<Reverse<Queued>>,
     events: Vec<Option<Event>>,
@@ -79,7 +88,10 @@ pub(crate) struct World<'a> {
     pub(crate) coordination: Coordination,
     /// Events for servers that are stopped.
     deferred: Vec<(usize, Event)>,
+    /// From whom to whom nothing comes through.
     parted: BTreeSet<(ServerId, ServerId)>,
+    /// Until then requests may wait for a dead server, where links are cut for long.
+    pub(crate) disturbed_until: Duration,
     pub(crate) callers: Vec<Caller>,
     pub(crate) attempts: Vec<Attempt>,
     pub(crate) truth: Truth,
@@ -88,6 +100,14 @@ pub(crate) struct World<'a> {
     pub(crate) calm: bool,
     pub(crate) stats: Stats,
     trace: Trace<'a>,
+}
+
+fn delay(rng: &mut Rng, late: u32) -> Duration {
+    if rng.chance(late) {
+        rng.micros(3_000, 300_000)
+    } else {
+        rng.micros(200, 3_000)
+    }
 }
 
 /// Writes a trace line, if anybody reads it.
@@ -102,10 +122,12 @@ macro_rules! trace {
 pub(crate) use trace;
 
 pub(crate) fn run(profile: Profile, rng: Rng, trace: Trace<'_>) -> (Stats, Result<(), Broken>) {
+    let passes = Rng::new(!rng.clone().next());
     let mut world = World {
         coordination: Coordination::new(&profile),
         profile,
         rng,
+        passes,
         now: Duration::ZERO,
         queue: BinaryHeap::new(),
         events: Vec::new(),
@@ -114,6 +136,7 @@ pub(crate) fn run(profile: Profile, rng: Rng, trace: Trace<'_>) -> (Stats, Resul
         servers: Vec::new(),
         deferred: Vec::new(),
         parted: BTreeSet::new(),
+        disturbed_until: Duration::ZERO,
         callers: Vec::new(),
         attempts: Vec::new(),
         truth: Truth::default(),
@@ -272,6 +295,11 @@ impl World<'_> {
         }
         match event {
             Event::Frame(at, from, frame) => {
+                if let Some(Message::Pass(pass)) = &frame.message
+                    && pass.to == self.servers[at].id
+                {
+                    self.stats.passed += 1;
+                }
                 let server = &mut self.servers[at];
                 let clock = server.clock(self.now);
                 // One of before reads nothing else in what others say that they speak.
@@ -338,6 +366,11 @@ impl World<'_> {
             }
             Event::Mend(a, b) => {
                 self.parted.remove(&(a, b));
+                self.parted.remove(&(b, a));
+                Ok(())
+            }
+            Event::Die => {
+                self.die();
                 Ok(())
             }
             Event::Calm => {
@@ -389,7 +422,7 @@ impl World<'_> {
                 Effect::Loss(loss) => losses.push(loss),
                 Effect::Gained(slices) => gained.extend(slices),
                 Effect::NotMoved { points, .. } => self.stats.unmoved += points.len() as u64,
-                Effect::Gave(_) | Effect::NotCopied { .. } => {}
+                Effect::Gave(_) | Effect::NotCopied { .. } | Effect::Detour { .. } => {}
                 Effect::Learn(_) => {
                     let server = &self.servers[at];
                     if !server.cut
@@ -429,12 +462,7 @@ impl World<'_> {
     }
 
     fn delay(&mut self) -> Duration {
-        let late = self.profile.late;
-        if self.rng.chance(late) {
-            self.rng.micros(3_000, 300_000)
-        } else {
-            self.rng.micros(200, 3_000)
-        }
+        delay(&mut self.rng, self.profile.late)
     }
 
     fn send(&mut self, at: usize, to: ServerId, frame: Frame) -> Result<(), Broken> {
@@ -449,20 +477,28 @@ impl World<'_> {
                 format!("{from} says to {to} what one of before does not know: {message:?}");
             return Err((Property::Former, message));
         }
-        let pair = (from.min(to), from.max(to));
         let index = to.0 as usize - 1;
-        if index >= self.servers.len() || self.parted.contains(&pair) {
+        if index >= self.servers.len() || self.parted.contains(&(from, to)) {
             return Ok(());
         }
         self.stats.frames += 1;
-        if self.rng.chance(self.profile.lost) {
+        let (profile, rng) = (&self.profile, &mut self.rng);
+        let rng = match &frame.message {
+            Some(Message::Pass(_)) => &mut self.passes,
+            // A greeting.
+            None if frame.confirmed == 0 => &mut self.passes,
+            _ => rng,
+        };
+        if rng.chance(profile.lost) {
             return Ok(());
         }
-        if self.rng.chance(self.profile.repeated) {
-            let delay = self.delay();
-            self.after(delay, Event::Frame(index, from, Box::new(frame.clone())));
+        let again = rng
+            .chance(profile.repeated)
+            .then(|| delay(rng, profile.late));
+        let delay = delay(rng, profile.late);
+        if let Some(again) = again {
+            self.after(again, Event::Frame(index, from, Box::new(frame.clone())));
         }
-        let delay = self.delay();
         self.after(delay, Event::Frame(index, from, Box::new(frame)));
         Ok(())
     }
@@ -622,6 +658,10 @@ impl World<'_> {
             self.one_by_one();
             return;
         }
+        if self.profile.cuts {
+            self.cut_for_long();
+            return;
+        }
         let every = self.profile.fault_every.as_micros() as u64;
         let next = self.rng.micros(every / 2, every * 3 / 2);
         self.after(next, Event::Fault);
@@ -664,11 +704,11 @@ impl World<'_> {
             4 => {
                 let other = self.rng.pick(&up);
                 let other = self.servers[other].id;
-                let pair = (id.min(other), id.max(other));
+                let (one, other) = (id.min(other), id.max(other));
                 let length = self.rng.micros(50_000, 2_000_000);
-                trace!(self, "{} and {} are parted for {length:?}", pair.0, pair.1);
-                self.parted.insert(pair);
-                self.after(length, Event::Mend(pair.0, pair.1));
+                trace!(self, "{one} and {other} are parted for {length:?}");
+                self.parted.extend([(one, other), (other, one)]);
+                self.after(length, Event::Mend(one, other));
             }
             5 if self.servers.len() < 9 => self.start_server(),
             6 if self.staying() > 2 => {
@@ -682,6 +722,47 @@ impl World<'_> {
             }
             _ => {}
         }
+    }
+
+    /// A link is cut in both directions or in one, for far longer than a lease, which its
+    /// servers have meanwhile. Now and then a server dies in that time.
+    fn cut_for_long(&mut self) {
+        let up = self.up();
+        let one = self.rng.pick(&up);
+        let other = self.rng.pick(&up);
+        let (one, other) = (self.servers[one].id, self.servers[other].id);
+        let [from, to] = CUT_S.map(|seconds| seconds * 1_000_000);
+        let length = self.rng.micros(from, to);
+        if one != other {
+            let both = self.rng.chance(512);
+            trace!(
+                self,
+                "from {one} to {other} nothing comes through for {length:?}, or back: {both}"
+            );
+            self.parted.insert((one, other));
+            if both {
+                self.parted.insert((other, one));
+            }
+            self.after(length, Event::Mend(one, other));
+        }
+        let pause = self.rng.micros(100_000, 1_000_000);
+        self.after(length + pause, Event::Fault);
+        // In the middle of it.
+        if self.rng.chance(200) {
+            let within = self.rng.micros(0, length.as_micros() as u64);
+            self.after(within, Event::Die);
+        }
+    }
+
+    fn die(&mut self) {
+        if self.calm || self.staying() < 3 {
+            return;
+        }
+        let up = self.up();
+        let at = self.rng.pick(&up);
+        self.crash(at);
+        self.start_server();
+        self.disturbed_until = self.now + DISTURBED;
     }
 
     /// One server dies, or is told to stop, when all is whole again after the last one.

@@ -12,7 +12,7 @@
 
 use crate::config::CHUNK_BYTES_MAX;
 use crate::message::{
-    Chunk, ChunkKind, Claim, ClaimAnswer, CopyOrder, Entry, Frame, Message, Operation,
+    Chunk, ChunkKind, Claim, ClaimAnswer, CopyOrder, Entry, Frame, Message, Operation, Pass,
 };
 use crate::values::VALUE_BYTES_MAX;
 use crate::wire::Wire;
@@ -331,6 +331,13 @@ impl Part for Message {
                 unreadable.put(to);
                 no_room.put(to);
             }
+            Message::Pass(pass) => {
+                tag(to, 16);
+                pass.from.put(to);
+                pass.to.put(to);
+                (u8::from(pass.hears) | u8::from(pass.asks) << 1).put(to);
+                pass.frame.put(to);
+            }
         }
     }
 
@@ -393,6 +400,17 @@ impl Part for Message {
                 unreadable: Part::get(from)?,
                 no_room: Part::get(from)?,
             },
+            16 => {
+                let (from_server, to) = (Part::get(from)?, Part::get(from)?);
+                let said = u8::get(from)?;
+                Message::Pass(Pass {
+                    from: from_server,
+                    to,
+                    hears: said & 1 != 0,
+                    asks: said & 2 != 0,
+                    frame: Part::get(from)?,
+                })
+            }
             _ => return Err(DecodeError::Unknown("kind of message")),
         })
     }
@@ -584,6 +602,17 @@ mod tests {
                 unsettled
             }),
             id().prop_map(|id| Message::Settled { id }),
+            (id(), id(), any::<bool>(), any::<bool>(), bytes()).prop_map(
+                |(from, to, hears, asks, frame)| {
+                    Message::Pass(Pass {
+                        from: ServerId(from),
+                        to: ServerId(to),
+                        hears,
+                        asks,
+                        frame,
+                    })
+                }
+            ),
             (
                 id(),
                 prop::collection::vec(any::<u64>(), 0..4),
@@ -622,7 +651,7 @@ mod tests {
         }
 
         #[test]
-        fn nonsense_is_refused(mut bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0u8..17) {
+        fn nonsense_is_refused(mut bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0u8..18) {
             if bytes.len() > 18 {
                 bytes[0] = FORMAT;
                 bytes[17] = kind;

@@ -4,6 +4,7 @@ use crate::bulk::Bulk;
 use crate::claim::MyClaim;
 use crate::config::{Config, ConfigError};
 use crate::copies::CopyState;
+use crate::detour::{Passed, Ways};
 use crate::effect::{Effect, Ticket};
 use crate::follow::Follower;
 use crate::give::Transit;
@@ -51,6 +52,8 @@ pub struct Core {
     pub(crate) links: BTreeMap<ServerId, Link>,
     /// What others speak that have said it.
     wires: BTreeMap<ServerId, Wire>,
+    pub(crate) ways: BTreeMap<ServerId, Ways>,
+    pub(crate) passed: Passed,
     /// Dead for ever.
     pub(crate) gone: BTreeSet<ServerId>,
     /// The newest assignment that each has claimed by.
@@ -155,6 +158,8 @@ impl Core {
             farewell: None,
             links: BTreeMap::new(),
             wires: BTreeMap::new(),
+            ways: BTreeMap::new(),
+            passed: Passed::default(),
             gone: BTreeSet::new(),
             heard: BTreeMap::new(),
             lived: BTreeMap::new(),
@@ -371,7 +376,12 @@ impl Core {
         self.wires.get(&peer).copied().unwrap_or(Wire::UNSAID) >= since
     }
 
-    /// Takes a frame from another server.
+    /// Whether a server has said what it speaks.
+    pub(crate) fn has_met(&self, peer: ServerId) -> bool {
+        self.wires.contains_key(&peer)
+    }
+
+    /// Takes a frame from another server: its own, or one that it passes on.
     pub fn receive(
         &mut self,
         now: Duration,
@@ -382,6 +392,17 @@ impl Core {
         if self.replaced || from == self.me || self.gone.contains(&from) {
             return;
         }
+        let (from, frame) = match frame.message {
+            Some(Message::Pass(pass)) => match self.hear_pass(now, from, pass) {
+                Some(passed) => passed,
+                None => return,
+            },
+            ref message => {
+                let says_nothing = message.is_none();
+                self.note_heard(now, from, says_nothing);
+                (from, frame)
+            }
+        };
         let every = self.config.resend_after;
         self.links
             .entry(from)
@@ -394,7 +415,7 @@ impl Core {
         if let Some(link) = self.links.get_mut(&from) {
             let again = link.go_on();
             for frame in again.into_iter().chain(link.confirm(now)) {
-                self.effects.push_back(Effect::Send { to: from, frame });
+                self.send_frame(now, from, frame, false);
             }
         }
     }
@@ -448,6 +469,8 @@ impl Core {
                 unsettled,
             } => self.hear_attached(now, values, from, id, &missing, unsettled),
             Message::Settled { id } => self.hear_settled(from, id),
+            // It is unpacked before it gets to a link.
+            Message::Pass(_) => {}
         }
     }
 
@@ -458,10 +481,20 @@ impl Core {
         }
         self.look_at_lease(now);
         let every = self.config.resend_after;
-        for (&to, link) in &mut self.links {
-            let again = link.resend(now, every);
-            for frame in again.into_iter().chain(link.confirm(now)) {
-                self.effects.push_back(Effect::Send { to, frame });
+        for to in self.links.keys().copied().collect::<Vec<_>>() {
+            let Some(link) = self.links.get_mut(&to) else {
+                continue;
+            };
+            let (again, confirm) = (link.resend(now, every), link.confirm(now));
+            let vain = !again.is_empty() && link.is_in_vain();
+            for frame in again {
+                self.send_frame(now, to, frame, true);
+            }
+            if let Some(frame) = confirm {
+                self.send_frame(now, to, frame, false);
+            }
+            if vain {
+                self.ask_for_way(now, to);
             }
         }
         if let Some((version, at)) = self.learn
@@ -722,6 +755,7 @@ impl Core {
         self.gone.insert(server);
         self.links.remove(&server);
         self.wires.remove(&server);
+        self.ways.remove(&server);
         self.fill_waiting.remove(&server);
         self.giving.remove(&server);
         self.heard.remove(&server);
@@ -759,7 +793,7 @@ impl Core {
         debug_assert!(self.knows(to, message.since()), "to {to}: {message:?}");
         let link = self.links.entry(to).or_default();
         let frame = link.send(now, self.config.resend_after, haste, message);
-        self.effects.push_back(Effect::Send { to, frame });
+        self.send_frame(now, to, frame, false);
     }
 
     /// The same, where somebody waits for it.

@@ -54,6 +54,14 @@ pub enum Effect {
         /// Where the keys lie.
         points: Vec<KeyPoint>,
     },
+    /// A server that is alive and cannot be reached directly, or does not reach this one, is
+    /// reached through another one from now on; `None`: directly again, as far as is known.
+    Detour {
+        /// Who.
+        to: ServerId,
+        /// Through whom.
+        via: Option<ServerId>,
+    },
     /// This server is now the owner of these (all of their values are here).
     Gained(Vec<Slice>),
     /// This server is not the owner of these any more.

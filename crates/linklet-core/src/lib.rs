@@ -74,8 +74,11 @@
 //! * A range whose owner died waits for the answers of everybody alive. A
 //!   server that is alive and does not answer is waited for until its lease
 //!   has run out.
-//! * Strong commits wait for a copy that is alive but cannot be reached, until
-//!   its lease has run out.
+//! * A server that is alive and that another one cannot reach is reached through a
+//!   third one, which is asked for after eight times [`Config::resend_after`] in vain
+//!   (`detour`). Strong commits wait for a copy that nobody can reach until its lease has
+//!   run out, also for one that the map had before: it serves reads until it is known to
+//!   have dropped what it has.
 //! * Without copies, a server that is cut off serves on
 //!   ([`Config::lease_required`]): what it acknowledges after its lease is
 //!   covered by the report of whoever took over, and named by itself once it
@@ -116,6 +119,7 @@
 //! | `serve`, `table` | what becomes of a request |
 //! | `recover` | sending copies to who takes over from a dead owner |
 //! | `drain` | seeing that nothing is left |
+//! | `detour` | reaching through a third one who cannot be reached directly |
 //! | `link`, `message`, `codec`, `wire` | what servers say to each other, how it arrives, and what other releases know of it |
 //! | `ranges` | facts about ranges of the key space |
 
@@ -125,6 +129,7 @@ mod codec;
 mod config;
 mod copies;
 mod core;
+mod detour;
 mod drain;
 mod effect;
 mod follow;
@@ -151,7 +156,7 @@ pub use config::{CHUNK_BYTES_MAX, Config, ConfigError, Replication, TooFew};
 pub use effect::{Access, Commit, Decision, Effect, Refused, Request, Ticket, Uncertain};
 pub use loss::{Extent, Loss, LossReason};
 pub use message::{
-    Chunk, ChunkKind, Claim, ClaimAnswer, CopyOrder, Entry, Frame, Message, Operation,
+    Chunk, ChunkKind, Claim, ClaimAnswer, CopyOrder, Entry, Frame, Message, Operation, Pass,
 };
 pub use table::{Status, Table};
 pub use values::{Limit, NotStored, Scan, VALUE_BYTES_MAX, Values};

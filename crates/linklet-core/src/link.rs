@@ -13,6 +13,8 @@ use std::time::Duration;
 /// through doubles it: what was lost with a broken connection is there again after
 /// some round trips, and a peer that is gone for good costs little.
 const RESEND_MIN: usize = 32;
+/// So many times in a row they are sent again before that counts as in vain.
+pub(crate) const VAIN_MAX: u32 = 8;
 /// Messages on their way at most, but for those that cannot wait.
 const UNCONFIRMED_MAX: usize = 1_024;
 /// Messages kept that arrived ahead of their turn: all that may be on their way,
@@ -53,6 +55,8 @@ pub(crate) struct Link {
     bulk_bytes: usize,
     /// When to send again.
     resend_at: Option<Duration>,
+    /// How often that was done since anything was confirmed.
+    vain: u32,
     /// What is being sent again, as confirmations come.
     again: Option<Again>,
     /// Everything up to this one has arrived.
@@ -97,6 +101,33 @@ impl Link {
     /// Whether everything that was said has arrived.
     pub(crate) fn is_settled(&self) -> bool {
         self.unconfirmed.is_empty()
+    }
+
+    /// Whether it was sent again and again, and nothing is confirmed.
+    pub(crate) fn is_in_vain(&self) -> bool {
+        self.vain >= VAIN_MAX
+    }
+
+    /// There is another way by now: what is not confirmed is sent again at once.
+    pub(crate) fn try_anew(&mut self, now: Duration) {
+        self.vain = 0;
+        if !self.unconfirmed.is_empty() {
+            self.resend_at = Some(now);
+        }
+    }
+
+    /// Whether anything was ever said here.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.sent == 0
+    }
+
+    /// A frame that only says what has arrived.
+    pub(crate) fn bare(&self) -> Frame {
+        Frame {
+            sequence: 0,
+            confirmed: self.arrived,
+            message: None,
+        }
     }
 
     /// When there is something to send without being asked.
@@ -158,6 +189,7 @@ impl Link {
         }
         if self.unconfirmed.len() != before {
             self.resend_at = (!self.unconfirmed.is_empty()).then(|| now + every);
+            self.vain = 0;
             // It gets through: what was sent again meanwhile is not the loss.
             if let Some(again) = &mut self.again {
                 again.count = (2 * again.count).min(UNCONFIRMED_MAX);
@@ -193,11 +225,7 @@ impl Link {
     pub(crate) fn confirm(&mut self, now: Duration) -> Option<Frame> {
         self.confirm_at.filter(|at| *at <= now)?;
         self.said();
-        Some(Frame {
-            sequence: 0,
-            confirmed: self.arrived,
-            message: None,
-        })
+        Some(self.bare())
     }
 
     /// What has to be sent again by now.
@@ -206,6 +234,7 @@ impl Link {
             return Vec::new();
         }
         self.resend_at = Some(now + every);
+        self.vain = self.vain.saturating_add(1);
         self.again = self.unconfirmed.front().map(|first| Again {
             next: first.sequence,
             last: self.sent,

@@ -14,7 +14,8 @@ use trefoil_sharder::{AssignmentVersion, KeyPoint, ServerId, Slice};
 /// The unit of transport.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// Number of the message on its link, from 1; 0 for a bare confirmation.
+    /// Number of the message on its link, from 1; 0 for a bare confirmation and for a
+    /// [`Pass`].
     pub sequence: u64,
     /// Everything up to this number has been received from the addressee.
     pub confirmed: u64,
@@ -134,6 +135,22 @@ pub struct ClaimAnswer {
     pub copies: Vec<(Slice, AssignmentVersion)>,
 }
 
+/// A frame of one server for another that it cannot reach, through a third one. It is
+/// passed on once: by who has it from its sender, to its addressee.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pass {
+    /// Whose frame it is.
+    pub from: ServerId,
+    /// For whom.
+    pub to: ServerId,
+    /// Its sender has heard the addressee directly lately.
+    pub hears: bool,
+    /// Its sender asks for an answer by the same way.
+    pub asks: bool,
+    /// The frame: who passes it on does not look into it, and may be of another release.
+    pub frame: Bytes,
+}
+
 /// What is said between two servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
@@ -235,6 +252,8 @@ pub enum Message {
         /// Up to which order.
         id: u64,
     },
+    /// See [`Pass`]. Not said in turn, nor confirmed: its frame has no number.
+    Pass(Pass),
 }
 
 /// What an owner has a server with copies do.
@@ -275,6 +294,7 @@ impl Message {
             Message::TakenInPart { .. } | Message::CopyFailed { no_room: true, .. } => {
                 Wire::IN_PART
             }
+            Message::Pass(_) => Wire::PASSES,
             _ => Wire::UNSAID,
         }
     }
@@ -303,7 +323,19 @@ impl Message {
                         Operation::Remove => 0,
                     }
             }
+            Message::Pass(pass) => pass.frame.len(),
             _ => 0,
+        }
+    }
+}
+
+impl Frame {
+    /// One that carries another.
+    pub(crate) fn of_pass(pass: Pass) -> Self {
+        Frame {
+            sequence: 0,
+            confirmed: 0,
+            message: Some(Message::Pass(pass)),
         }
     }
 }

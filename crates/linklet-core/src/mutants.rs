@@ -53,6 +53,10 @@ pub enum Mutant {
     DeclinedOfferedAnew,
     /// A new owner hears of copies, and not that they are newer than all that it knows.
     NewestNotTold,
+    /// Who cannot be reached is reached through nobody else.
+    NoWayRound,
+    /// Who has too much to pass on drops questions about the way, and answers, like the rest.
+    QuestionsDropped,
     /// Copies for who takes over are all sent at once.
     WindowIgnored,
     /// An assigner knows nothing of the longer leases of the one before it.
@@ -69,7 +73,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every mutant.
-    pub const ALL: [Mutant; 28] = [
+    pub const ALL: [Mutant; 30] = [
         Mutant::NotEverybodyAsked,
         Mutant::PromiseForgotten,
         Mutant::ServedInTransit,
@@ -95,6 +99,8 @@ impl Mutant {
         Mutant::StayedNotCopied,
         Mutant::DeclinedOfferedAnew,
         Mutant::NewestNotTold,
+        Mutant::NoWayRound,
+        Mutant::QuestionsDropped,
         Mutant::WindowIgnored,
         Mutant::ClockStopsAsleep,
         Mutant::TurnEndsWithItsCaller,

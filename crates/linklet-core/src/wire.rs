@@ -9,9 +9,11 @@
 //! |---|---|
 //! | 2.0 | replicas refuse what they cannot store; values carry the history of the database's log |
 //! | 2.1 | [`Message::TakenInPart`]: who is of 2.0 hears that the chunk was not taken, after a pause. [`Message::CopyFailed`] says whether there was no room: not to who is of 2.0 |
+//! | 2.2 | [`Message::Pass`]: through others goes only what is for, and goes through, servers of 2.2 |
 //!
 //! [`Message::TakenInPart`]: crate::Message::TakenInPart
 //! [`Message::CopyFailed`]: crate::Message::CopyFailed
+//! [`Message::Pass`]: crate::Message::Pass
 
 use std::fmt;
 
@@ -26,12 +28,14 @@ pub struct Wire {
 
 impl Wire {
     /// What this release speaks.
-    pub const OWN: Wire = Wire { major: 2, minor: 1 };
+    pub const OWN: Wire = Wire { major: 2, minor: 2 };
     /// What a server speaks that does not say it: those of before versions were said.
     pub const UNSAID: Wire = Wire { major: 2, minor: 0 };
     /// From this one on, of a chunk what could not be stored may be left, and who could not
     /// store a copy may say that there was no room.
     pub(crate) const IN_PART: Wire = Wire { major: 2, minor: 1 };
+    /// From this one on, frames are passed on for others.
+    pub(crate) const PASSES: Wire = Wire { major: 2, minor: 2 };
 
     /// What this release and a peer both speak.
     pub fn agree(peer: Wire) -> Result<Wire, WireError> {
@@ -66,6 +70,7 @@ mod tests {
         let wire = |major, minor| Wire { major, minor };
         for (peer, agreed) in [
             (Wire::UNSAID, Ok(wire(2, 0))),
+            (wire(2, 1), Ok(wire(2, 1))),
             (Wire::OWN, Ok(Wire::OWN)),
             (wire(2, 9), Ok(Wire::OWN)),
             (wire(1, 9), Err(WireError(wire(1, 9)))),
@@ -75,7 +80,7 @@ mod tests {
         }
         let said = WireError(wire(3, 0)).to_string();
         assert!(
-            said.contains("version 3.0") && said.contains("speaks 2.1"),
+            said.contains("version 3.0") && said.contains("speaks 2.2"),
             "{said}"
         );
     }

@@ -17,7 +17,8 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use trefoil_coordination::{Session, View};
 use trefoil_linklet_core::{
-    Commit, Config, ConfigError, Core, Effect, NotStored, Ticket, Uncertain, Wire, WireError,
+    Commit, Config, ConfigError, Core, Effect, Message, NotStored, Ticket, Uncertain, Wire,
+    WireError,
 };
 use trefoil_sharder::{
     AssignmentVersion, MemberState, REPORT_UNSTORED_MAX, ServerId, Slice, Unstored,
@@ -125,6 +126,11 @@ impl<V: Send + Sync + 'static> Life<V> {
         let store = &self.objects.store;
         match effect {
             Effect::Send { to, frame } => {
+                if let Some(Message::Pass(pass)) = &frame.message
+                    && pass.from != self.core.id()
+                {
+                    crate::stats::Counters::one(&store.counters.frames_passed);
+                }
                 if !self.peers.send(to, frame.encode()) {
                     crate::stats::Counters::one(&store.counters.frames_dropped);
                 }
@@ -170,6 +176,14 @@ impl<V: Send + Sync + 'static> Life<V> {
                         "values stay where they are: a server that is to own them cannot store them"
                     );
                 }
+            }
+            Effect::Detour { to, via: Some(via) } => tracing::warn!(
+                %to, %via,
+                "a server cannot be reached directly, or does not reach this one: what is said \
+                 goes through another server. Look at the network between the two"
+            ),
+            Effect::Detour { to, via: None } => {
+                tracing::info!(%to, "what is said to a server goes directly again");
             }
             Effect::Gained(slices) => store.tell(Event::Gained(slices)),
             Effect::Gave(slices) => store.tell(Event::Lost(slices)),
@@ -310,6 +324,11 @@ impl<V: Send + Sync + 'static> Life<V> {
         refusals
             .map(|(server, point)| Unstored { point, server })
             .collect()
+    }
+
+    /// Servers that are reached through others only.
+    pub(crate) fn detours(&self) -> usize {
+        self.core.detours(self.objects.store.clock())
     }
 
     pub(crate) fn core(&self) -> &Core {

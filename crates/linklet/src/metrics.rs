@@ -28,6 +28,7 @@ pub(crate) struct Snapshot {
 struct Member {
     lease: Duration,
     unconfirmed_bytes: usize,
+    detours: usize,
     is_settled: bool,
     is_leaving: bool,
 }
@@ -43,6 +44,7 @@ impl Snapshot {
                 .lease_end()
                 .saturating_duration_since(BootInstant::now()),
             unconfirmed_bytes: life.core().unconfirmed_bytes(),
+            detours: life.detours(),
             is_settled: life.settled,
             is_leaving: life.is_leaving(),
         });
@@ -156,7 +158,7 @@ const BUILD: MetricInfo = MetricInfo::gauge(
 );
 
 #[rustfmt::skip]
-const TABLE: [Metric; 54] = [
+const TABLE: [Metric; 56] = [
     gauge("trefoil_linklet_member", |s| Some(flag(s.member.is_some())), "1 while the server is a member of its corpus"),
     gauge("trefoil_linklet_settled", |s| s.member.as_ref().map(|m| flag(m.is_settled)), "1 while everything that is assigned to it is there"),
     gauge("trefoil_linklet_draining", |s| s.member.as_ref().map(|m| flag(m.is_leaving)), "1 once it gives everything away"),
@@ -176,6 +178,7 @@ const TABLE: [Metric; 54] = [
     gauge("trefoil_linklet_spill_segments", of_stats!(spill_segments), "Files of spilled values"),
     gauge("trefoil_linklet_loading", of_stats!(loading), "Loads under way"),
     gauge("trefoil_linklet_unconfirmed_bytes", |s| s.member.as_ref().map(|m| m.unconfirmed_bytes as f64), "Bytes sent to other servers and not confirmed yet"),
+    gauge("trefoil_linklet_detours", |s| s.member.as_ref().map(|m| m.detours as f64), "Servers that it reaches through others only, though they are alive"),
     gauge("trefoil_linklet_staleness_seconds", |s| s.staleness.map(|age| age.as_secs_f64()), "How old what is kept of a database may be; absent while nobody tells of its changes"),
     counter("trefoil_linklet_hits", of_stats!(hits), "Gets with a loader that found the value in memory"),
     counter("trefoil_linklet_misses", of_stats!(misses), "Gets with a loader that had to load, or to wait for a load"),
@@ -196,6 +199,7 @@ const TABLE: [Metric; 54] = [
     counter("trefoil_linklet_copies_refused", of_stats!(copies_refused), "Copies that another server could not store"),
     counter("trefoil_linklet_moves_refused", of_stats!(moves_refused), "Values that their next owner could not store, each time that they were sent"),
     counter("trefoil_linklet_frames_dropped", of_stats!(frames_dropped), "Frames that could not be sent at once; they are repeated"),
+    counter("trefoil_linklet_frames_passed", of_stats!(frames_passed), "Frames of other servers passed on to servers that those cannot reach"),
     counter("trefoil_linklet_streams_refused", of_stats!(streams_refused), "Streams of who is no member, or says to be this server itself"),
     counter("trefoil_linklet_commits", of_stats!(commits), "Strong commits acknowledged"),
     counter("trefoil_linklet_commit_seconds", |s| Some(s.stats.commit_us as f64 / 1e6), "Time that strong commits took, whatever came of them"),

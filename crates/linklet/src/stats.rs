@@ -87,6 +87,8 @@ counters! {
     moves_refused,
     /// Frames that could not be sent at once; the protocol repeats them.
     frames_dropped,
+    /// Frames of other servers passed on to servers that those cannot reach.
+    frames_passed,
     /// Streams of other servers that were refused: who opened them is no member, or says to be
     /// this server itself.
     streams_refused,

@@ -32,8 +32,9 @@ const ASSIGNERS: [Mutant; 3] = [
 fn shows(mutant: Mutant, properties: &[Property]) {
     let runs = match mutant {
         Mutant::ClockStopsAsleep => Runs::Pauses,
-        Mutant::TurnEndsWithItsCaller => Runs::Updates,
+        Mutant::TurnEndsWithItsCaller | Mutant::QuestionsDropped => Runs::Updates,
         Mutant::StayedNotCopied => Runs::Stays,
+        Mutant::NoWayRound => Runs::Cuts,
         _ if ASSIGNERS.contains(&mutant) => Runs::Assigners,
         _ => Runs::Any,
     };
@@ -90,5 +91,7 @@ each! {
     what_cannot_be_stored_stays: UnstoredLost => Moved | Undone;
     who_cannot_store_keeps_its_copy: UnstoredCopyForgotten => Copied | Undone | Fresh | Reported;
     what_stays_has_its_copies_seen_to: StayedNotCopied => Undone;
+    who_cannot_be_reached_is_reached_by_another_way: NoWayRound => Held;
+    who_passes_on_drops_no_question: QuestionsDropped => OwnedAgain;
     new_owners_hear_of_copies: HoldersForgotten => Fresh | Reported | Undone | Drained;
 }

@@ -72,6 +72,17 @@ fn deaths_apart_in_time_while_keys_stay() {
     );
 }
 
+/// Links that are cut for long while their servers have their leases: no request waits for
+/// longer than it takes to find another way, and what holds elsewhere holds, with servers
+/// that die meanwhile.
+#[test]
+fn links_that_are_cut_for_long() {
+    let stats = clean(Runs::Cuts, 8_000_000, 600);
+    assert!(stats.passed > 20_000, "{stats:?}");
+    assert!(stats.commits > 50_000 && stats.moves > 5_000, "{stats:?}");
+    assert!(stats.crashes > 600, "{stats:?}");
+}
+
 /// Two assigners that lead in turn and grant leases of different lengths, or one
 /// whose store forgets everything.
 #[test]
@@ -122,6 +133,12 @@ fn seeds_that_found_something() {
         (Runs::Assigners, 4_427),
         (Runs::Assigners, 4_595),
         (Runs::Assigners, 8_668),
+        // Who passed frames on for others had a small window, and dropped the questions and
+        // answers that would have had them speak directly again, at the same point of what
+        // was said again and again.
+        (Runs::Updates, 6_000_019),
+        (Runs::Updates, 6_000_075),
+        (Runs::Windows, 5_000_859),
     ] {
         clean(runs, seed, 1);
     }

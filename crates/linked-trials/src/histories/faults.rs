@@ -3,7 +3,8 @@
 //! Two go on at a time. *Away* takes a server's memory or its membership: one at a time,
 //! and the next one begins when every slice has its copies again, since that is what two
 //! copies are promised for. *Beside* it links break and the assigner dies: that may cost
-//! time, and nothing else.
+//! time, and nothing else. A rift takes nobody's membership; it has its turn with those
+//! that do, since what is asked of the others meanwhile is asked while all are there.
 
 use super::clients::{Client, Notes, Shared};
 use crate::Failure;
@@ -39,6 +40,8 @@ pub(crate) enum Fault {
     Deploy,
     /// Nothing comes through between a server and the assigner, for longer than a lease.
     Lonely,
+    /// Nothing comes through between two servers until every key was changed.
+    Rift,
     /// A link between two servers is cut, again and again.
     Cut,
     /// Nothing comes through between two servers.
@@ -50,13 +53,14 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    const AWAY: [Fault; 6] = [
+    const AWAY: [Fault; 7] = [
         Fault::Kill,
         Fault::StopShort,
         Fault::StopLong,
         Fault::Drain,
         Fault::Deploy,
         Fault::Lonely,
+        Fault::Rift,
     ];
     const BESIDE: [Fault; 4] = [
         Fault::Cut,
@@ -77,6 +81,7 @@ impl Fault {
             Fault::Drain => "drain",
             Fault::Deploy => "deploy",
             Fault::Lonely => "lonely",
+            Fault::Rift => "rift",
             Fault::Cut => "cut",
             Fault::Hole => "hole",
             Fault::AssignerKill => "assigner-kill",
@@ -201,6 +206,13 @@ impl Away {
     async fn is_whole(&mut self) -> Result<(), Failure> {
         self.fleet.is_whole(WHOLE_WITHIN).await?;
         self.tell("every slice has its servers");
+        self.change_every_key().await?;
+        self.tell("and every key its copies");
+        Ok(())
+    }
+
+    /// Until a change of every key was acknowledged.
+    async fn change_every_key(&mut self) -> Result<(), Failure> {
         let keys: Vec<u32> = {
             let round = self.shared.round.load(Ordering::Relaxed);
             self.shared.keys.of_round(round).collect()
@@ -222,7 +234,6 @@ impl Away {
                 touched.map_err(|_| format!("some key cannot be changed for {WHOLE_WITHIN:?}"))?;
             self.clients.push(touched?);
         }
-        self.tell("and every key its copies");
         Ok(())
     }
 
@@ -255,6 +266,17 @@ impl Away {
                 links.set(End::Server(at), End::Assigner, Link::Hole);
                 sleep(lease.mul_f64(rng.random_range(1.3..2.0))).await;
                 links.set(End::Server(at), End::Assigner, Link::Open);
+            }
+            Fault::Rift => {
+                let links = self.fleet.links.clone();
+                let servers = self.fleet.len();
+                let other = (at + rng.random_range(1..servers)) % servers;
+                self.tell(&format!("it does not reach server {other}"));
+                links.set(End::Server(at), End::Server(other), Link::Hole);
+                sleep(lease.mul_f64(rng.random_range(0.0..1.0))).await;
+                let changed = self.change_every_key().await;
+                links.set(End::Server(at), End::Server(other), Link::Open);
+                changed?;
             }
             Fault::Cut | Fault::Hole | Fault::AssignerKill | Fault::LonelyShort => {}
         }

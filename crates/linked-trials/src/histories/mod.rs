@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  clients ──► router ──► servers (processes) ◄─ faults: kill, stop, drain, deploy …
-//!     │ notes                   ▲ relays ◄────── faults: cut, hole
+//!     │ notes                   ▲ relays ◄────── faults: cut, hole, rift
 //!     ▼                         └ assigner ◄──── faults: kill, lonely
 //!  operations ─► check (each key) ─► damage: would it have noticed? ─► verdict
 //! ```
@@ -44,7 +44,7 @@ const DAMAGES: usize = 330;
 /// A search goes from epoch to epoch by recursion.
 const CHECK_STACK_BYTES: usize = 512 << 20;
 /// Runs as long as this have to have shown each fault.
-const SHOWS_ALL_FROM_S: u64 = 90;
+const SHOWS_ALL_FROM_S: u64 = 105;
 
 #[derive(clap::Args, Debug, Clone)]
 pub(crate) struct Args {
@@ -79,7 +79,7 @@ pub(crate) struct Args {
     /// disk [default: all is in memory]
     #[arg(long, value_name = "BYTES")]
     memory: Option<u64>,
-    /// What goes wrong: kill, stop-short, stop-long, drain, deploy, lonely, cut, hole, assigner-kill, lonely-short [default: all]
+    /// What goes wrong: kill, stop-short, stop-long, drain, deploy, lonely, rift, cut, hole, assigner-kill, lonely-short [default: all]
     #[arg(long, value_delimiter = ',', value_name = "NAME[,…]")]
     faults: Vec<Fault>,
     /// Where the operations of a broken history are written, as JSON

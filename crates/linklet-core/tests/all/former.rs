@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use trefoil_linklet_core::{
     Chunk, ChunkKind, Claim, ClaimAnswer, CopyOrder, DecodeError, Entry, Frame, Message, Operation,
-    Wire,
+    Pass, Wire,
 };
 use trefoil_sharder::{AssignmentVersion, KeyPoint, ServerId, Slice};
 
@@ -178,4 +178,12 @@ fn what_is_new_is_not_for_who_speaks_an_earlier_version() {
     for message in [in_part, failed] {
         assert_eq!(message.since(), Wire { major: 2, minor: 1 });
     }
+    let pass = Message::Pass(Pass {
+        from: ServerId(1),
+        to: ServerId(2),
+        hears: false,
+        asks: true,
+        frame: Bytes::new(),
+    });
+    assert_eq!(pass.since(), Wire { major: 2, minor: 2 });
 }

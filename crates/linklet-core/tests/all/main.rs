@@ -2,5 +2,6 @@
 
 mod alone;
 mod cluster;
+mod detours;
 mod former;
 mod scenarios;

@@ -687,7 +687,7 @@ fn copies_of_what_stays_are_offered_less_and_less_often() {
     assert!((KEYS..=2 * KEYS).contains(&at_once), "{at_once}");
     for _ in 0..60 {
         cluster.assign(&maps);
-        cluster.seconds(1, None);
+        cluster.seconds(1);
     }
     let again = refused(&cluster) - at_once;
     assert!((2 * 16..=2 * 7 * 16).contains(&again), "{again}");
@@ -695,7 +695,7 @@ fn copies_of_what_stays_are_offered_less_and_less_often() {
     assert!((0..KEYS).all(|key| cluster.get(3, key) == Some(key + 1_000)));
     (0..KEYS).for_each(|key| cluster.no_room(5, key, false));
     (0..KEYS).for_each(|key| cluster.refuse(5, key, false));
-    cluster.seconds(35, None);
+    cluster.seconds(35);
     assert!((0..KEYS).all(|key| cluster.get(5, key) == Some(key + 1_000)));
     assert_eq!(cluster.get(3, 5), None, "it has others now");
     assert_eq!(cluster.losses(), []);
@@ -851,14 +851,14 @@ fn a_peer_of_before_is_told_that_nothing_was_taken() {
     cluster.of_before(1);
     cluster.no_room(2, 5, true);
     cluster.assign(&[&[2, 3], &[2, 3]]);
-    cluster.seconds(60, None);
+    cluster.seconds(60);
     let refused = cluster.times_told(2, |effect| matches!(effect, Effect::NotMoved { .. }));
     assert!((4..=8).contains(&refused), "{refused} times");
     assert_ne!(cluster.owner(5), Some(2));
     // It says so to the assigner, for the other one does not know.
     assert_eq!(cluster.refusals(2), [(ServerId(2), at(5))]);
     cluster.no_room(2, 5, false);
-    cluster.seconds(35, None);
+    cluster.seconds(35);
     assert!((0..KEYS).all(|key| cluster.owner(key) == Some(2)));
     assert!((0..KEYS).all(|key| cluster.get(2, key) == Some(key + 1_000)));
     assert_eq!(cluster.losses(), []);
@@ -875,11 +875,11 @@ fn nothing_is_lost_with_a_chunk_that_is_not_taken() {
     cluster.unmarshallable(1, 5);
     cluster.no_room(2, 6, true);
     cluster.assign(&[&[2, 3], &[2, 3]]);
-    cluster.seconds(20, None);
+    cluster.seconds(20);
     assert_ne!(cluster.owner(5), Some(2));
     assert_eq!(cluster.losses(), []);
     cluster.no_room(2, 6, false);
-    cluster.seconds(5, None);
+    cluster.seconds(5);
     assert_eq!(cluster.owner(5), Some(2));
     let losses = cluster.losses();
     assert_eq!(losses.len(), 1);
@@ -906,12 +906,12 @@ fn peers_of_before_wait_each_for_itself() {
     cluster.no_room(2, upper, true);
     // All at once, so that no newer claim has them answered.
     cluster.assign(&[&[2, 4], &[2, 4]]);
-    cluster.seconds(20, None);
+    cluster.seconds(20);
     let refused = [1, 3].map(|id| cluster.times_told(2, from(id)));
     // Other chunks of both are taken after the first refusal.
     assert_eq!(refused, [6, 6], "after 0, 1, 2, 4, 8 and 16 s");
     cluster.no_room(2, upper, false);
-    cluster.seconds(60, None);
+    cluster.seconds(60);
     assert_eq!(cluster.owner(upper), Some(2));
     let refused = cluster.times_told(2, from(1));
     assert!((6..=8).contains(&refused), "{refused} times");
@@ -995,12 +995,12 @@ fn what_stays_is_sent_again_less_and_less_often() {
     cluster.millis(500);
     cluster.effects.clear();
     cluster.turn_bytes_max = 0;
-    cluster.seconds(60, None);
+    cluster.seconds(60);
     let refused = cluster.times_told(1, |effect| matches!(effect, Effect::NotMoved { .. }));
     assert!((4..=6).contains(&refused), "{refused} times");
     assert!((1..64 + 4 * ENTRY_BYTES).contains(&cluster.turn_bytes_max));
     (0..KEYS).for_each(|key| cluster.no_room(2, key, false));
-    cluster.seconds(35, None);
+    cluster.seconds(35);
     assert!((0..KEYS).all(|key| cluster.owner(key) == Some(2)));
     assert_eq!(cluster.losses(), []);
 }
@@ -1014,11 +1014,16 @@ fn who_hangs_withdraws_no_more() {
     (0..KEYS).for_each(|key| cluster.no_room(2, key, true));
     cluster.assign(&[&[2, 3], &[2, 3]]);
     cluster.millis(500);
-    cluster.seconds(20, Some((1, 2)));
+    // It hears nobody.
+    cluster.cut(1, 2);
+    cluster.cut(3, 2);
+    cluster.seconds(20);
     let mut served = |key| matches!(cluster.read(1, key), Decision::Serve { .. });
     let count = (0..KEYS).filter(|&key| served(key)).count() as u64;
     assert!((KEYS - 16..KEYS).contains(&count), "{count}");
-    cluster.seconds(5, None);
+    cluster.mend(1, 2);
+    cluster.mend(3, 2);
+    cluster.seconds(5);
     let mut served = |key| matches!(cluster.read(1, key), Decision::Serve { .. });
     assert!((0..KEYS).filter(|&key| served(key)).count() >= 48);
 }
@@ -1038,7 +1043,7 @@ fn copies_without_an_owner_are_asked_for_in_turns() {
     cluster.millis(500);
     assert!((0..KEYS).all(|key| cluster.owner(key).is_none()));
     cluster.effects.clear();
-    cluster.seconds(60, None);
+    cluster.seconds(60);
     let refused = cluster.effects.iter().map(|(_, effect)| match effect {
         Effect::NotMoved { points, .. } => points.len() as u64,
         _ => 0,
@@ -1047,11 +1052,11 @@ fn copies_without_an_owner_are_asked_for_in_turns() {
     assert!((KEYS..=6 * 16).contains(&refused), "{refused}");
     let last = (0..KEYS).max_by_key(|&key| at(key)).expect("keys");
     cluster.no_room(2, last, false);
-    cluster.seconds(150, None);
+    cluster.seconds(150);
     assert_eq!(cluster.owner(last), Some(2));
     assert!((0..last).all(|key| cluster.owner(key).is_none()));
     (0..KEYS).for_each(|key| cluster.no_room(2, key, false));
-    cluster.seconds(35, None);
+    cluster.seconds(35);
     assert!((0..KEYS).all(|key| cluster.owner(key) == Some(2)));
     assert_eq!(cluster.losses(), []);
 }
@@ -1081,19 +1086,19 @@ fn new_keys_are_refused_while_a_copy_has_no_room() {
     );
     cluster.put(1, 5, 77);
     cluster.effects.clear();
-    cluster.seconds(60, None);
+    cluster.seconds(60);
     assert_eq!(cluster.get(2, 5), Some(77));
     let refused = cluster.times_told(1, is_refusal);
     assert!((4..=6).contains(&refused), "{refused} times");
     assert_eq!(cluster.put(1, beside[0], 1), full);
     (KEYS..200).for_each(|key| cluster.no_room(2, key, false));
-    cluster.seconds(35, None);
+    cluster.seconds(35);
     assert_eq!(cluster.get(2, KEYS), Some(1));
     assert!(matches!(
         cluster.put(1, beside[0], 1),
         Decision::Serve { .. }
     ));
-    cluster.seconds(1, None);
+    cluster.seconds(1);
     assert!(cluster.acknowledged(beside[0]));
     assert_eq!(cluster.losses(), []);
 }

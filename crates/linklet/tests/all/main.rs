@@ -2,6 +2,7 @@
 
 mod cluster;
 mod copies;
+mod detours;
 mod each;
 mod exclusive;
 mod lifetimes;

@@ -438,7 +438,7 @@ async fn a_peer_of_another_release_is_told_so() {
         assert_eq!(error.code(), code, "{wire:?}: {error}");
         if code == Code::FailedPrecondition {
             assert!(
-                error.message().contains("this release speaks 2.1"),
+                error.message().contains("this release speaks 2.2"),
                 "{error}"
             );
         }

@@ -129,6 +129,12 @@ pub(crate) struct Cluster {
     alive: BTreeSet<ServerId>,
     map: Option<Assignment>,
     frames: Vec<(ServerId, ServerId, Frame)>,
+    /// The last message on each link.
+    sequences: BTreeMap<(u64, u64), u64>,
+    /// From whom to whom nothing comes through.
+    cut: BTreeSet<(u64, u64)>,
+    /// Of servers, those that passed a frame on, to whom, and how many.
+    pub(crate) passed: BTreeMap<(u64, u64), usize>,
     /// Everything that was not a frame, and whose it was.
     pub(crate) effects: Vec<(u64, Effect)>,
     tickets: u64,
@@ -150,6 +156,9 @@ impl Cluster {
             alive: servers.iter().map(|&id| ServerId(id)).collect(),
             map: None,
             frames: Vec::new(),
+            sequences: BTreeMap::new(),
+            cut: BTreeSet::new(),
+            passed: BTreeMap::new(),
             effects: Vec::new(),
             tickets: 0,
             puts: BTreeMap::new(),
@@ -184,6 +193,13 @@ impl Cluster {
             match effect {
                 Effect::Send { to, frame } => {
                     turn_bytes += frame.message.as_ref().map_or(0, bulk_bytes);
+                    let last = self.sequences.entry((id, to.0)).or_default();
+                    *last = frame.sequence.max(*last);
+                    if let Some(Message::Pass(pass)) = &frame.message
+                        && pass.from.0 != id
+                    {
+                        *self.passed.entry((id, to.0)).or_default() += 1;
+                    }
                     // As it goes over the wire.
                     let bytes = frame.encode();
                     let frame = Frame::decode(bytes).expect("what was encoded");
@@ -251,6 +267,9 @@ impl Cluster {
         for _ in 0..rounds {
             self.now += Duration::from_micros(500);
             for (from, to, frame) in std::mem::take(&mut self.frames) {
+                if self.cut.contains(&(from.0, to.0)) {
+                    continue;
+                }
                 if self.servers.contains_key(&to.0) {
                     let wire = match self.of_before.contains(&from) {
                         true => Wire::UNSAID,
@@ -288,6 +307,32 @@ impl Cluster {
         self.servers[&id].0.sent_to(at(key))
     }
 
+    /// From now on nothing comes through from one server to another.
+    pub(crate) fn cut(&mut self, from: u64, to: u64) {
+        self.cut.insert((from, to));
+    }
+
+    /// It does again.
+    pub(crate) fn mend(&mut self, from: u64, to: u64) {
+        self.cut.remove(&(from, to));
+    }
+
+    /// The number of the next message on a link.
+    pub(crate) fn next_message(&self, from: u64, to: u64) -> u64 {
+        let last = self.sequences.get(&(from, to));
+        last.copied().unwrap_or_default() + 1
+    }
+
+    /// A frame arrives, whoever made it.
+    pub(crate) fn arrives(&mut self, from: u64, to: u64, frame: Frame) {
+        self.frames.push((ServerId(from), ServerId(to), frame));
+    }
+
+    /// How many servers one reaches through others only.
+    pub(crate) fn detours(&self, id: u64) -> usize {
+        self.servers[&id].0.detours(self.now)
+    }
+
     /// Loses what is on its way from one server to another.
     pub(crate) fn lose(&mut self, from: u64, to: u64) {
         self.frames.retain(|(a, b, _)| (a.0, b.0) != (from, to));
@@ -318,19 +363,19 @@ impl Cluster {
         }
     }
 
-    /// Seconds pass, in steps of a tenth; what is sent from one server to another is lost.
-    pub(crate) fn seconds(&mut self, seconds: u64, lost: Option<(u64, u64)>) {
+    /// Seconds pass, in steps of a tenth.
+    pub(crate) fn seconds(&mut self, seconds: u64) {
         for _ in 0..10 * seconds {
-            for _ in 0..10 {
-                if let Some((from, to)) = lost {
-                    self.lose(from, to);
-                }
-                self.rounds(1);
-            }
-            self.now += Duration::from_millis(95);
-            for id in self.ids() {
-                self.with(id, |core, memory, now| core.tick(now, memory));
-            }
+            self.tenth();
+        }
+    }
+
+    /// A tenth of a second passes.
+    pub(crate) fn tenth(&mut self) {
+        self.rounds(10);
+        self.now += Duration::from_millis(95);
+        for id in self.ids() {
+            self.with(id, |core, memory, now| core.tick(now, memory));
         }
     }
 
@@ -437,6 +482,11 @@ impl Cluster {
             };
             core.propose(now, memory, &request, name(key), operation)
         })
+    }
+
+    /// Who has not confirmed the commits of a key that are under way at its owner.
+    pub(crate) fn awaited(&self, id: u64, key: u64) -> Vec<ServerId> {
+        self.servers[&id].0.awaited(at(key), &name(key))
     }
 
     /// Whether all commits of a key have been acknowledged.
