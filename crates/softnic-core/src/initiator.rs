@@ -476,6 +476,19 @@ impl Initiator {
         self.opening_count + self.counting_count > 0 || self.is_claiming || !self.pending.is_empty()
     }
 
+    /// Whether it owes something, or will, besides `count` requests that were handed to another
+    /// carrier.
+    pub fn owes_beside(&self, count: usize) -> bool {
+        self.opening_count + self.counting_count > 0
+            || self.is_claiming
+            || self.pending.len() > count + self.waiting_count()
+    }
+
+    /// Solicited bytes of the requests that wait to be sent.
+    pub fn waiting_len(&self) -> u32 {
+        self.waiting_len
+    }
+
     /// Requests that wait to be sent and will be answered.
     pub fn waiting_count(&self) -> usize {
         self.waiting.len() - self.touch_count

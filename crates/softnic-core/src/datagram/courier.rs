@@ -136,6 +136,8 @@ pub struct Courier {
     used: usize,
     waiting: VecDeque<Ask>,
     waiting_len: usize,
+    /// Of those that wait, how many will be answered.
+    waiting_count: usize,
     pending: HashMap<u64, Pending>,
     /// Ids in the order in which they are looked at; some are answered already.
     order: VecDeque<u64>,
@@ -160,6 +162,7 @@ impl Courier {
             used: 0,
             waiting: VecDeque::new(),
             waiting_len: 0,
+            waiting_count: 0,
             pending: HashMap::new(),
             order: VecDeque::new(),
             twice: Vec::new(),
@@ -203,7 +206,13 @@ impl Courier {
     /// Takes a request; touches are sent once and forgotten.
     pub fn ask(&mut self, ask: Ask) {
         self.waiting_len += cost(&ask);
+        self.waiting_count += usize::from(ask.is_answered());
         self.waiting.push_back(ask);
+    }
+
+    /// Requests that will be answered and are not yet.
+    pub fn asked_count(&self) -> usize {
+        self.pending.len() + self.waiting_count
     }
 
     /// Whether nothing is under way, or waits.
@@ -269,6 +278,7 @@ impl Courier {
             let ask = *ask;
             self.waiting.pop_front();
             self.waiting_len -= cost;
+            self.waiting_count -= usize::from(ask.is_answered());
             let datagram_len = self.path.len();
             let attempt = 1;
             encode_request(

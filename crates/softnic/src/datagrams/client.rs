@@ -20,8 +20,8 @@ use trefoil_softnic_core::limits::ASKS_LEN_MAX;
 use trefoil_softnic_core::wire::{ASK_LEN, Ask, Frame, HEAD_LEN, Head, Kind};
 use trefoil_softnic_core::{Initiator, Situation};
 
-/// Looks at the datagrams between two looks at the stream, which says nothing but that the
-/// session has ended.
+/// Looks at the datagrams between two looks at a stream that owes nothing: it says then only
+/// that the session has ended. One that was asked for something is looked at each time.
 const LOOKS_PER_STREAM: u32 = 64;
 /// One request that was asked so often before any answer has come: nothing gets through.
 const ATTEMPTS_MAX: u32 = 4;
@@ -164,15 +164,20 @@ impl Datagrams {
         true
     }
 
+    /// Requests that it carries and that are not answered.
+    pub(crate) fn asked_count(&self) -> usize {
+        self.courier.asked_count()
+    }
+
     /// What is known for whoever is about to look a key up, of what goes this way; `of` is
-    /// what the stream knows.
-    pub(crate) fn situation(&self, of: Situation) -> Situation {
+    /// what the stream knows, and `waiting_len` what the initiator has not handed over yet.
+    pub(crate) fn situation(&self, of: Situation, waiting_len: u32) -> Situation {
         let window = self.courier.window();
         let (round_trip_ns, way_ns) = window.round_trips_ns();
         match of.solicited <= DATAGRAM_DATA_LEN_MAX as usize {
             true => Situation {
                 window: window.len(),
-                used: self.courier.used(),
+                used: self.courier.used() + waiting_len as usize,
                 round_trip_ns,
                 way_ns,
                 ..of
