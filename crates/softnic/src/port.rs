@@ -341,15 +341,10 @@ impl Core {
             return;
         };
         let now_ns = monotonic_ns();
-        datagrams.take(&mut self.initiator, &mut self.left);
+        datagrams.take(&mut self.initiator, &mut self.left, now_ns);
         datagrams.receive_before_late(&mut self.answers, now_ns);
         datagrams.send(now_ns);
-        if datagrams.is_blocked() {
-            // By the stream, from now on.
-            if let Some(datagrams) = self.datagrams.take() {
-                self.left.extend(datagrams.into_frames());
-            }
-        }
+        datagrams.leave(&mut self.initiator, &mut self.left, now_ns);
     }
 
     /// Receives, unless something is there already. Whether there is something to take
