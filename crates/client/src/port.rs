@@ -97,17 +97,15 @@ impl Port for ClientPort {
     }
 
     fn backlog_ns(&self) -> u64 {
-        match self {
-            ClientPort::Engine(port) => port.backlog_ns(),
-            _ => 0,
-        }
+        each!(self, port => port.backlog_ns())
     }
 
     fn answer_ns(&self) -> u64 {
-        match self {
-            ClientPort::Engine(port) => port.answer_ns(),
-            _ => 0,
-        }
+        each!(self, port => port.answer_ns())
+    }
+
+    fn prefers_votes(&self) -> bool {
+        each!(self, port => port.prefers_votes())
     }
 
     fn submit_scan(

@@ -199,20 +199,16 @@ pub trait Port {
     ) -> Progress<Result<(), OutOfWindow>>;
 
     /// How long answers to scans take lately, in nanoseconds; 0 where that is not known.
-    fn answer_ns(&self) -> u64 {
-        0
-    }
+    /// Like the next two it has no default: a port around others that forgot to pass it on
+    /// would answer for them, and nobody would notice.
+    fn answer_ns(&self) -> u64;
 
     /// How much longer one takes that is asked for now, because others come before it.
-    fn backlog_ns(&self) -> u64 {
-        0
-    }
+    fn backlog_ns(&self) -> u64;
 
     /// Whether a vote that is asked for now, and then the data, are most likely there sooner
     /// than what a scan brings: because that would have to wait for room.
-    fn prefers_votes(&self) -> bool {
-        false
-    }
+    fn prefers_votes(&self) -> bool;
 
     /// Scans the bucket at the far side, and reads what it points at. With `is_use` the item
     /// that it finds is reported as read there.

@@ -1,12 +1,14 @@
 //! Datagrams in batches. What waits at a socket is received by one call, and of those that
 //! stand in a row of one sender the kernel may have made one (GRO). What is to go leaves
 //! together: equal ones to one receiver in a row as one long one that the kernel cuts up, as
-//! late as it can (GSO), and all others by one call. A kernel or device that refuses GSO is
-//! not asked for it again: all of them go by one call then.
+//! late as it can (GSO), and all others by one call. A receiver on whose way the kernel or a
+//! device refuses GSO is sent them by one call for a minute; others are not, unless it is all
+//! of them.
 //!
 //! Nothing is fragmented on its way: what is too long for the way's first link is not taken,
 //! and what is too long for a later one does not arrive.
 
+use crate::refusals::Refusals;
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use rustix::io::Errno;
 use rustix::net::{
@@ -14,8 +16,9 @@ use rustix::net::{
 };
 use smallvec::SmallVec;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Instant;
 
 /// Receipts of one call, at most; each may be many datagrams in a row.
 pub const RECEIPT_COUNT_MAX: usize = BATCH_SIZE;
@@ -31,6 +34,7 @@ const SEND_COUNT_MAX: usize = 64;
 pub struct Datagrams {
     socket: UdpSocket,
     state: UdpSocketState,
+    refusals: Refusals,
 }
 
 impl AsFd for Datagrams {
@@ -55,12 +59,17 @@ impl Datagrams {
     /// lets its datagrams be fragmented.
     pub fn new(socket: UdpSocket) -> io::Result<Self> {
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
-        Ok(Datagrams { socket, state })
+        let refusals = Refusals::default();
+        Ok(Datagrams {
+            socket,
+            state,
+            refusals,
+        })
     }
 
     /// Sends what is in the outbox, which is empty then. What the system does not take is
     /// lost, as on the way.
-    pub fn send(&self, outbox: &mut Outbox) -> Sent {
+    pub fn send(&mut self, outbox: &mut Outbox) -> Sent {
         let mut sent = Sent::default();
         let mut singles: SmallVec<[usize; SEND_COUNT_MAX]> = SmallVec::new();
         let mut at = 0;
@@ -68,6 +77,11 @@ impl Datagrams {
             let count = match self.state.max_gso_segments() {
                 0 | 1 => 1,
                 most => outbox.run(at, most),
+            };
+            let to = outbox.entries[at].to.ip();
+            let count = match count > 1 && self.refusals.is_refused(to, Instant::now) {
+                true => 1,
+                false => count,
             };
             if count == 1 || !self.send_run(outbox, at, count, &mut sent) {
                 singles.extend(at..at + count);
@@ -82,7 +96,7 @@ impl Datagrams {
     }
 
     /// Sends these as one. `false`: try each by itself.
-    fn send_run(&self, outbox: &Outbox, at: usize, count: usize, sent: &mut Sent) -> bool {
+    fn send_run(&mut self, outbox: &Outbox, at: usize, count: usize, sent: &mut Sent) -> bool {
         let first = &outbox.entries[at];
         let contents = &outbox.bytes[first.begin..outbox.entries[at + count - 1].end];
         let transmit = Transmit {
@@ -103,7 +117,23 @@ impl Datagrams {
                 true
             }
             // There is no room for them, by whatever call.
-            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+            Err(error) => {
+                self.note_refusal(first.to.ip());
+                error.kind() == io::ErrorKind::WouldBlock
+            }
+        }
+    }
+
+    /// If that was one: what the library makes of it is that nobody is sent long ones any more.
+    #[cold]
+    fn note_refusal(&mut self, to: IpAddr) {
+        if self.state.max_gso_segments() > 1 {
+            return;
+        }
+        self.refusals.note(to, Instant::now());
+        // If that fails, each goes by itself from now on.
+        if let Ok(state) = UdpSocketState::new(UdpSockRef::from(&self.socket)) {
+            self.state = state;
         }
     }
 
@@ -295,7 +325,7 @@ mod tests {
     #[test]
     fn whatever_is_put_in_comes_out_in_its_lengths() {
         for bound in ["127.0.0.1:0", "[::1]:0"] {
-            let (one, other) = (at(bound), at(bound));
+            let (mut one, other) = (at(bound), at(bound));
             let lens = [
                 1400, 1400, 1400, 7, 1400, 80, 80, 80, 80, 0, 3, 1400, 1400, 8972, 8972, 100,
             ];
@@ -322,7 +352,7 @@ mod tests {
 
     #[test]
     fn equal_ones_in_a_row_leave_and_arrive_as_one() {
-        let (one, other) = (at("127.0.0.1:0"), at("127.0.0.1:0"));
+        let (mut one, other) = (at("127.0.0.1:0"), at("127.0.0.1:0"));
         if one.state.max_gso_segments() == 1 || one.state.gro_segments() == 1 {
             println!("skipped: this kernel has no GSO or GRO for UDP");
             return;
@@ -340,7 +370,7 @@ mod tests {
 
     #[test]
     fn many_receivers_take_one_call() {
-        let one = at("127.0.0.1:0");
+        let mut one = at("127.0.0.1:0");
         let others: Vec<_> = (0..40).map(|_| at("127.0.0.1:0")).collect();
         let mut outbox = Outbox::default();
         for (number, other) in others.iter().enumerate() {
@@ -357,7 +387,7 @@ mod tests {
     /// The kernel cuts nothing up for a socket that does without checksums.
     #[test]
     fn where_the_kernel_refuses_to_cut_them_up_each_goes_by_itself() {
-        let (one, other) = (at("127.0.0.1:0"), at("127.0.0.1:0"));
+        let (mut one, other) = (at("127.0.0.1:0"), at("127.0.0.1:0"));
         if one.state.max_gso_segments() == 1 {
             println!("skipped: this kernel has no GSO for UDP");
             return;
@@ -386,9 +416,32 @@ mod tests {
         }
     }
 
+    /// Port 0 is nobody's: the kernel refuses what is sent there with the same error.
+    #[test]
+    fn who_is_refused_keeps_no_other_from_leaving_as_one() {
+        let (mut one, other) = (at("127.0.0.1:0"), at("127.0.0.1:0"));
+        if one.state.max_gso_segments() == 1 {
+            println!("skipped: this kernel has no GSO for UDP");
+            return;
+        }
+        let nobody: SocketAddr = ([127, 0, 0, 9], 0).into();
+        for round in 0..3 {
+            let mut outbox = Outbox::default();
+            (0..3).for_each(|n| outbox.push(nobody, &filled(1000, n)));
+            let all: Vec<_> = (0..6).map(|n| filled(1000, n)).collect();
+            all.iter().for_each(|one| outbox.push(address(&other), one));
+            let sent = one.send(&mut outbox);
+            assert_eq!(sent.count, 6, "round {round}");
+            // One for those that went as one, one for each of the three; the first time it was
+            // tried beforehand.
+            assert_eq!(sent.calls, 1 + 3 + usize::from(round == 0));
+            assert_eq!(received(&other, &mut Inbox::new(8), 6).0, all);
+        }
+    }
+
     #[test]
     fn one_that_no_link_takes_keeps_no_other_back() {
-        let (one, other) = (at("127.0.0.1:0"), at("127.0.0.1:0"));
+        let (mut one, other) = (at("127.0.0.1:0"), at("127.0.0.1:0"));
         let mut outbox = Outbox::default();
         outbox.push(address(&other), b"before");
         outbox.push(address(&other), &vec![0; 65_530]);

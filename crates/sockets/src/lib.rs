@@ -13,6 +13,8 @@
 #[cfg(target_os = "linux")]
 pub mod datagrams;
 #[cfg(target_os = "linux")]
+mod refusals;
+#[cfg(target_os = "linux")]
 mod ring;
 #[cfg(not(target_os = "linux"))]
 mod without;

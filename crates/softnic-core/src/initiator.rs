@@ -19,6 +19,7 @@
 use crate::choice::Situation;
 use crate::limits::{ANSWERS_LEN_MAX, ASK_COUNT_MAX, DATA_LEN_MAX, WINDOW_LEN, WINDOW_LEN_MIN};
 use crate::target::ReadRange;
+use crate::way::Way;
 use crate::wire::{
     self, ANSWER_LEN, ASK_LEN, Answer, Ask, Claim, ClaimStatus, Claimed, CounterValues, Frame,
     HEAD_LEN, Head, Hello, Kind, Malformed, Open, OpenStatus, Opened, Refusal, Request, Status,
@@ -32,7 +33,8 @@ use trefoil_layout::{KeyHash, Version};
 /// What a scan solicits at first; then what answers teach.
 const SOLICITED_FIRST: u32 = 4096;
 const SOLICITED_MIN: u32 = 512;
-const SOLICITED_USUAL_MAX: u32 = 64 << 10;
+/// Values of 64 KiB, with key and head.
+const SOLICITED_USUAL_MAX: u32 = (64 << 10) + 1024;
 /// How fast that follows shorter answers: by this part of the difference.
 const SOLICITED_FALL: u32 = 64;
 /// How long answers take is smoothed over so many frames of them.
@@ -43,8 +45,6 @@ const GAPS_SMOOTHED: u64 = 8;
 const GAP_FACTOR_MAX: u64 = 8;
 /// What is found is averaged over so many lookups.
 const LENS_SMOOTHED: u32 = 16;
-/// The shortest round trip is forgotten after so long: the way may have changed.
-const WAY_FOR_NS: u64 = 10_000_000_000;
 /// How often a scan whose data turn out longer is asked again.
 const LONGER_COUNT_MAX: u8 = 3;
 /// Touches that wait to be sent; further ones are lost.
@@ -219,6 +219,16 @@ struct Pending {
     asked_ns: u64,
 }
 
+/// A frame of requests that was sent.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    at_ns: u64,
+    /// Its last one's place among all requests.
+    up_to: u64,
+    /// Nothing else was under way.
+    is_alone: bool,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Initiator {
@@ -249,17 +259,15 @@ pub struct Initiator {
     usual_len: u32,
     /// Solicited bytes of what waits to be sent.
     waiting_len: u32,
-    /// Frames that were sent and whose last answer has not come: when, and up to which of all
-    /// requests.
-    sent: VecDeque<(u64, u64)>,
+    /// Frames that were sent and whose last answer has not come.
+    sent: VecDeque<Sent>,
     /// Requests sent, and answered.
     sent_count: u64,
     answered_count: u64,
-    /// How long the last frame of answers took from when it was sent for, and the shortest
-    /// time that one has taken lately, since when.
+    /// How long the last frame of answers took from when it was sent for, and what of that is
+    /// the way itself.
     round_trip_ns: u64,
-    way_ns: u64,
-    way_since_ns: u64,
+    way: Way,
     out: Vec<u8>,
     out_begin: usize,
 }
@@ -292,8 +300,7 @@ impl Initiator {
             sent_count: 0,
             answered_count: 0,
             round_trip_ns: 0,
-            way_ns: u64::MAX,
-            way_since_ns: 0,
+            way: Way::UNKNOWN,
             out,
             out_begin: 0,
         }
@@ -461,7 +468,7 @@ impl Initiator {
             solicited: self.solicited as usize,
             usual_len: (self.usual_len / LENS_SMOOTHED) as usize,
             round_trip_ns: self.round_trip_ns,
-            way_ns: self.way_ns,
+            way_ns: self.way.ns(),
         }
     }
 
@@ -471,9 +478,28 @@ impl Initiator {
         }
     }
 
+    /// What another carrier did not get through is asked by the stream from now on: the engine
+    /// has not heard it.
+    pub fn asked_anew(&mut self, now_ns: u64) {
+        self.heard_ns = self.heard_ns.max(now_ns);
+    }
+
     /// Whether the engine owes something.
     pub fn owes(&self) -> bool {
         self.opening_count + self.counting_count > 0 || self.is_claiming || !self.pending.is_empty()
+    }
+
+    /// Whether it owes something, or will, besides `count` requests that were handed to another
+    /// carrier.
+    pub fn owes_beside(&self, count: usize) -> bool {
+        self.opening_count + self.counting_count > 0
+            || self.is_claiming
+            || self.pending.len() > count + self.waiting_count()
+    }
+
+    /// Solicited bytes of the requests that wait to be sent.
+    pub fn waiting_len(&self) -> u32 {
+        self.waiting_len
     }
 
     /// Requests that wait to be sent and will be answered.
@@ -528,6 +554,7 @@ impl Initiator {
             let begin = self.out.len();
             self.out.resize(begin + HEAD_LEN, 0);
             let (mut count, known_count) = (0, self.sent_count);
+            let is_alone = self.sent.is_empty();
             while count < ASK_COUNT_MAX
                 && let Some(ask) = self.waiting.front()
             {
@@ -552,7 +579,11 @@ impl Initiator {
             }
             // Nothing tells how long touches were under way.
             if self.sent_count > known_count {
-                self.sent.push_back((now_ns, self.sent_count));
+                self.sent.push_back(Sent {
+                    at_ns: now_ns,
+                    up_to: self.sent_count,
+                    is_alone,
+                });
             }
             let head = Head {
                 len: count * ASK_LEN,
@@ -793,15 +824,12 @@ impl Initiator {
     /// was under way: answers come about in the order of the requests.
     fn learn_round_trip(&mut self, count: u64, now_ns: u64) {
         self.answered_count += count;
-        while let Some(&(sent_ns, up_to)) = self.sent.front()
-            && up_to <= self.answered_count
+        while let Some(&sent) = self.sent.front()
+            && sent.up_to <= self.answered_count
         {
             self.sent.pop_front();
-            self.round_trip_ns = now_ns.saturating_sub(sent_ns).max(1);
-            let is_old = now_ns.saturating_sub(self.way_since_ns) > WAY_FOR_NS;
-            if self.round_trip_ns <= self.way_ns || is_old {
-                (self.way_ns, self.way_since_ns) = (self.round_trip_ns, now_ns);
-            }
+            self.round_trip_ns = now_ns.saturating_sub(sent.at_ns).max(1);
+            self.way.took(self.round_trip_ns, sent.is_alone, now_ns);
         }
     }
 

@@ -37,6 +37,7 @@ mod initiator;
 pub mod limits;
 pub mod placing;
 mod target;
+mod way;
 pub mod wire;
 
 pub use choice::Situation;

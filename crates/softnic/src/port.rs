@@ -59,8 +59,11 @@ struct Core {
     /// What the datagrams could not carry.
     left: Vec<u8>,
     initiator: Initiator,
-    /// What has come and was not taken in.
+    /// What has come by the stream and was not taken in: its last frame may be there in part.
     input: Vec<u8>,
+    /// What has come by datagrams, whole frames. They have nothing to do with `input`: put
+    /// behind a part of a frame they would be taken for the rest of it.
+    answers: Vec<u8>,
     received: Box<[u8]>,
     /// Those that there are, and were.
     ports: Vec<PortState>,
@@ -225,6 +228,7 @@ impl EnginePort {
                 left: Vec::new(),
                 initiator,
                 input,
+                answers: Vec::new(),
                 received: vec![0; RECEIVE_LEN].into_boxed_slice(),
                 ports: vec![PortState::new(opened.handle, config_id)],
                 is_closed: false,
@@ -301,7 +305,7 @@ impl Core {
     fn situation(&self) -> Situation {
         let of = self.initiator.situation();
         match &self.datagrams {
-            Some(datagrams) => datagrams.situation(of),
+            Some(datagrams) => datagrams.situation(of, self.initiator.waiting_len()),
             None => of,
         }
     }
@@ -337,15 +341,10 @@ impl Core {
             return;
         };
         let now_ns = monotonic_ns();
-        datagrams.take(&mut self.initiator, &mut self.left);
-        datagrams.receive_before_late(&mut self.input, now_ns);
+        datagrams.take(&mut self.initiator, &mut self.left, now_ns);
+        datagrams.receive_before_late(&mut self.answers, now_ns);
         datagrams.send(now_ns);
-        if datagrams.is_blocked() {
-            // By the stream, from now on.
-            if let Some(datagrams) = self.datagrams.take() {
-                self.left.extend(datagrams.into_frames());
-            }
-        }
+        datagrams.leave(&mut self.initiator, &mut self.left, now_ns);
     }
 
     /// Receives, unless something is there already. Whether there is something to take
@@ -356,23 +355,37 @@ impl Core {
             return true;
         }
         if let Some(datagrams) = &mut self.datagrams {
-            datagrams.receive(&mut self.input, monotonic_ns());
-            let is_silent = self.initiator.is_silent(monotonic_ns());
-            if Initiator::has_frame(&self.input) {
-                return true;
+            if self.answers.is_empty() {
+                datagrams.receive(&mut self.answers, monotonic_ns());
             }
-            if !datagrams.must_look_at_stream() && !is_silent {
-                return false;
+            // What datagrams bring keeps nobody from what was asked for by the stream.
+            let stream_owes = self.initiator.owes_beside(datagrams.asked_count());
+            if !stream_owes {
+                if !self.answers.is_empty() {
+                    return true;
+                }
+                let is_silent = self.initiator.is_silent(monotonic_ns());
+                if !datagrams.must_look_at_stream() && !is_silent {
+                    return false;
+                }
             }
         }
         match self.channel.receive(socket, &mut self.received[..]) {
             Ok(Some(count)) => self.input.extend_from_slice(&self.received[..count]),
             // What has come meanwhile would have been received: this process' pauses are
             // not the engine's silence.
-            Ok(None) => self.is_closed = self.initiator.is_silent(monotonic_ns()),
+            Ok(None) => {
+                let is_silent = self.initiator.is_silent(monotonic_ns());
+                self.is_closed = self.answers.is_empty() && is_silent;
+            }
             Err(_) => self.is_closed = true,
         }
-        self.is_closed || Initiator::has_frame(&self.input)
+        self.is_closed || self.has_frame()
+    }
+
+    /// Whether there is something to take in.
+    fn has_frame(&self) -> bool {
+        !self.answers.is_empty() || Initiator::has_frame(&self.input)
     }
 }
 
@@ -380,8 +393,8 @@ impl Core {
     /// Receives, and takes in what has come, for all ports.
     fn take_in(&mut self, socket: &TcpStream, mut on: impl FnMut(Completion<'_>)) {
         self.look(socket);
-        let (ports, input) = (&mut self.ports, &self.input);
-        let taken = self.initiator.handle(input, monotonic_ns(), |event| {
+        let ports = &mut self.ports;
+        let mut hear = |event: Event<'_>| {
             let handle = match event {
                 Event::Scanned { handle, .. }
                 | Event::Voted { handle, .. }
@@ -403,11 +416,13 @@ impl Core {
                 port.came += 1;
                 on(completion);
             }
-        });
-        match taken {
-            Ok(done) if done == self.input.len() => self.input.clear(),
-            Ok(done) => drop(self.input.drain(..done)),
-            Err(_) => self.is_closed = true,
+        };
+        for input in [&mut self.answers, &mut self.input] {
+            match self.initiator.handle(input, monotonic_ns(), &mut hear) {
+                Ok(done) if done == input.len() => input.clear(),
+                Ok(done) => drop(input.drain(..done)),
+                Err(_) => self.is_closed = true,
+            }
         }
         // What was asked for again, or waited for room in the window.
         self.send(socket);

@@ -37,6 +37,8 @@ pub struct Get<const N: usize> {
     /// When `poll` must look at the time: next hedge, or the deadline.
     pub(super) wake_ns: u64,
     pub(super) hedge_after_ns: u64,
+    /// When data were asked for last.
+    pub(super) data_since_ns: u64,
     pub(super) retry: Retry,
     /// Rounds in a row that ended without a quorum and with the same votes, and
     /// a digest of those votes.
@@ -68,6 +70,7 @@ impl<const N: usize> Get<N> {
             pause_ns: 0,
             wake_ns: limits.deadline_ns,
             hedge_after_ns: plan.hedge_after_ns,
+            data_since_ns: 0,
             retry: Retry::new(limits),
             still_count: 0,
             still_digest: 0,
@@ -174,6 +177,7 @@ impl<const N: usize> Get<N> {
                 }
                 Work::Data => {
                     replica.work = Work::Busy;
+                    self.data_since_ns = now_ns;
                     return GetStep::ReadData {
                         replica: number,
                         pointer: self.pointers[number],

@@ -37,6 +37,8 @@ pub(super) enum Work {
 pub(super) enum Data {
     Unread,
     Reading,
+    /// The same for longer than answers take: another member is read, too.
+    Late,
     Sound,
     Expired,
     Flushed,
@@ -124,6 +126,7 @@ impl<const N: usize> Get<N> {
                 Data::Expired => return self.finish_miss(MissReason::Expired),
                 Data::Flushed => return self.finish_miss(MissReason::Flushed),
                 Data::Reading => return,
+                Data::Late => {}
                 Data::Unread => wanted = wanted.or(Some(number)),
             }
         }
@@ -612,9 +615,49 @@ impl<const N: usize> Get<N> {
             return;
         }
         self.wake_ns = self.retry.deadline_ns();
-        if self.recruit_one() {
+        let members = match self.decide() {
+            VoteDecision::Present { members, .. } => members,
+            _ => 0,
+        };
+        if members != 0 {
+            // Whose data are wanted is known. They are late when their read is.
+            let is_next = |replica: &Replica| replica.work == Work::Data;
+            let since_ns = match self.replicas.iter().any(is_next) {
+                true => now_ns,
+                false => self.data_since_ns,
+            };
+            let due_ns = since_ns.saturating_add(self.hedge_after_ns);
+            if now_ns < due_ns {
+                self.wake_ns = self.wake_ns.min(due_ns);
+                return;
+            }
+        }
+        if self.read_elsewhere(members) || self.recruit_one() {
             self.retry.count(RetryCause::Slow);
             self.wake_ns = self.wake_ns.min(now_ns.saturating_add(self.hedge_after_ns));
+        }
+    }
+
+    /// The data of those who agree are late where they are read. Whether another one of them is
+    /// read now; what comes first is taken.
+    fn read_elsewhere(&mut self, members: u8) -> bool {
+        let mut is_late = false;
+        for (number, replica) in self.replicas.iter_mut().enumerate() {
+            if members & 1 << number != 0 && replica.data == Data::Reading {
+                replica.data = Data::Late;
+                is_late = true;
+            }
+        }
+        let is_unread = |rank: &usize| {
+            let number = self.at(*rank);
+            members & 1 << number != 0 && self.replicas[number].data == Data::Unread
+        };
+        match (0..N).find(is_unread) {
+            Some(rank) if is_late => {
+                self.read_data(self.at(rank));
+                true
+            }
+            _ => false,
         }
     }
 

@@ -980,6 +980,57 @@ fn a_slow_replica_is_hedged() {
         .retried(&[(RetryCause::Slow, 1)]);
 }
 
+/// By two reads each: two agree, and the one whose data are read says no more.
+#[test]
+fn data_that_are_late_are_read_of_another_member() {
+    let plan = Plan {
+        strategies: [Strategy::VoteThenRead; 3],
+        hedge_after_ns: 50,
+        ..Plan::frugal(0)
+    };
+    let asked = || {
+        let mut get = Script::<3>::with(&plan, Limits::until(1_000));
+        get.asks(GetStep::Vote { replica: 0 });
+        get.asks(GetStep::Vote { replica: 1 });
+        get.votes(0, 5, 1).votes(1, 5, 1);
+        get
+    };
+    let read = |replica| {
+        let pointer = pointer(replica);
+        GetStep::ReadData { replica, pointer }
+    };
+    // Votes that came in time: nobody else is asked before the read itself is late.
+    let mut get = asked();
+    assert_eq!(get.0.poll(30), read(0));
+    assert_eq!(get.0.poll(50), GetStep::Wait { until_ns: 80 });
+    assert_eq!(get.0.poll(80), read(1));
+    get.data(1, 5).hit(1, 5).retried(&[(RetryCause::Slow, 1)]);
+    // Whichever comes first is taken.
+    let mut get = asked();
+    assert_eq!(get.0.poll(30), read(0));
+    assert_eq!(get.0.poll(80), read(1));
+    get.data(0, 5).hit(0, 5);
+    // Votes that came late themselves: the read begins then.
+    let mut get = asked();
+    assert_eq!(get.0.poll(60), read(0));
+    assert_eq!(get.0.poll(61), GetStep::Wait { until_ns: 110 });
+    // Both hang: the third is asked, and has data of its own.
+    assert_eq!(get.0.poll(110), read(1));
+    assert_eq!(get.0.poll(160), GetStep::Vote { replica: 2 });
+    get.votes(2, 5, 1);
+    assert_eq!(get.0.poll(170), read(2));
+    get.data(2, 5).hit(2, 5).retried(&[(RetryCause::Slow, 2)]);
+    // One whose data are another key's after all votes for nothing: the late one decides.
+    let mut get = asked();
+    assert_eq!(get.0.poll(30), read(0));
+    assert_eq!(get.0.poll(80), read(1));
+    get.bytes(1, &bytes_of(b"other", 5, 0));
+    assert_eq!(get.0.poll(81), GetStep::Vote { replica: 2 });
+    get.votes(2, 5, 1);
+    assert_eq!(get.0.poll(82), read(2));
+    get.data(2, 5).hit(2, 5);
+}
+
 #[test]
 fn messages_and_scar_bring_vote_and_data_at_once() {
     let plan = Plan {

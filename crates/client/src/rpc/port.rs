@@ -127,6 +127,18 @@ impl Port for RpcPort {
         Progress::Refused
     }
 
+    fn answer_ns(&self) -> u64 {
+        0
+    }
+
+    fn backlog_ns(&self) -> u64 {
+        0
+    }
+
+    fn prefers_votes(&self) -> bool {
+        false
+    }
+
     fn send(
         &mut self,
         token: Token,

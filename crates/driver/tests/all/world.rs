@@ -506,6 +506,14 @@ impl Port for TestPort {
         self.of.takes_ms.get() * MS
     }
 
+    fn backlog_ns(&self) -> u64 {
+        0
+    }
+
+    fn prefers_votes(&self) -> bool {
+        false
+    }
+
     fn submit_index(&mut self, _: Token, _: usize, _: KeyHash) -> Progress<IndexVote> {
         match &self.view {
             Some(_) => Progress::Done(IndexVote::Absent { epoch: 1 }),

@@ -186,6 +186,18 @@ impl Port for Connection {
         Progress::Done(self.view.read_data(pointer, into))
     }
 
+    fn answer_ns(&self) -> u64 {
+        0
+    }
+
+    fn backlog_ns(&self) -> u64 {
+        0
+    }
+
+    fn prefers_votes(&self) -> bool {
+        false
+    }
+
     #[inline]
     fn send(
         &mut self,

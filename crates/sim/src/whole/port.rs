@@ -299,6 +299,14 @@ impl Port for SimPort {
         matches!(self, SimPort::Near(near) if near.engine.is_some())
     }
 
+    fn answer_ns(&self) -> u64 {
+        0
+    }
+
+    fn backlog_ns(&self) -> u64 {
+        0
+    }
+
     /// Now and then.
     fn prefers_votes(&self) -> bool {
         match self {

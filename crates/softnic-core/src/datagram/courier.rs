@@ -6,12 +6,16 @@
 //! ```text
 //! ask(ask)                           queued
 //! next_payload(now, &mut payload)    until false: each one is a datagram
+//! take_left(|ask| …)                 what does not get through: the stream carries it
 //! handle(payload, now, |answer| …)   what came, opened; whole answers, as in a stream
 //! due_ns()                           when next_payload may have something again
 //! ```
 
 use super::coming::{Coming, Patch};
-use super::piece::{Asked, Piece, REQUEST_LEN, decode_probe_answer, encode_probe, encode_request};
+use super::piece::{
+    Asked, PIECE_HEAD_LEN, Piece, REQUEST_LEN, decode_probe_answer, encode_probe, encode_request,
+};
+use super::silence::{Heard, Silence};
 use super::{DATAGRAM_LEN_MIN, DATAGRAM_LEN_USUAL, Path, Window, datagram_len, payload_len};
 use crate::wire::{ANSWER_LEN, Ask, Malformed};
 use std::collections::{HashMap, VecDeque};
@@ -30,6 +34,16 @@ const TWICE_LEN_MAX: usize = 4096;
 /// Where the end of an answer has come and something before it has not, that is asked for
 /// after so much less patience: it is lost, or another way took longer.
 const GAP_PATIENCE: u64 = 4;
+/// What has not been answered for so many times the patience, and so long, does not get through:
+/// by then it was asked three times.
+const GIVE_UP_PATIENCE: u64 = 4;
+const GIVE_UP_MIN_NS: u64 = 100_000_000;
+/// The same before it is known how long answers take.
+const GIVE_UP_FIRST_NS: u64 = 300_000_000;
+/// Where others get through it has so many times as long.
+const GIVE_UP_BESIDE: u64 = 4;
+/// So many of those in a row, and no long datagram that has come: long ones do not get through.
+const STRAYS_MAX: u32 = 3;
 /// Ranges of one answer that are asked for by themselves; then all of it is.
 const PATCH_COUNT_MAX: usize = 8;
 
@@ -37,6 +51,10 @@ const PATCH_COUNT_MAX: usize = 8;
 #[derive(Debug)]
 struct Pending {
     ask: Ask,
+    asked_ns: u64,
+    /// Its datagram as far as this request, or that of the answers as far as its own, may be
+    /// longer than the shortest.
+    may_be_long: bool,
     /// The last one; counts from 1.
     attempt: u32,
     /// Times that it was asked; two attempts at once are one.
@@ -59,6 +77,8 @@ impl Pending {
     fn new(ask: Ask, now_ns: u64) -> Self {
         let mut pending = Pending {
             ask,
+            asked_ns: now_ns,
+            may_be_long: false,
             attempt: 0,
             times: 1,
             sent_ns: [0; ATTEMPTS_KNOWN as usize],
@@ -125,6 +145,10 @@ pub struct CourierCounts {
     pub probes: u64,
     /// Pieces that nobody waited for.
     pub useless: u64,
+    /// Requests that the stream carries instead.
+    pub left: u64,
+    /// Times that datagrams were found not to get through.
+    pub silences: u64,
 }
 
 /// See the module.
@@ -136,14 +160,27 @@ pub struct Courier {
     used: usize,
     waiting: VecDeque<Ask>,
     waiting_len: usize,
+    /// Of those that wait, how many will be answered.
+    waiting_count: usize,
     pending: HashMap<u64, Pending>,
     /// Ids in the order in which they are looked at; some are answered already.
     order: VecDeque<u64>,
     /// Second attempts, for the next datagram: two are seldom lost together.
     twice: Vec<Asked>,
     counts: CourierCounts,
-    /// Requests that were answered.
-    answered: u64,
+    /// Requests for the stream.
+    left: Vec<Ask>,
+    silence: Silence,
+    /// The last request that was asked in a silence: its copy is sent to try.
+    sample: Option<Ask>,
+    /// The probe that is to go with it.
+    trial_probe: Option<u64>,
+    /// When something was heard.
+    heard_ns: u64,
+    /// Before that nobody has to be given up.
+    looks_at_ns: u64,
+    /// Requests in a row that did not get through beside others that did.
+    strays: u32,
 }
 
 impl Courier {
@@ -160,11 +197,18 @@ impl Courier {
             used: 0,
             waiting: VecDeque::new(),
             waiting_len: 0,
+            waiting_count: 0,
             pending: HashMap::new(),
             order: VecDeque::new(),
             twice: Vec::new(),
             counts: CourierCounts::default(),
-            answered: 0,
+            left: Vec::new(),
+            silence: Silence::default(),
+            sample: None,
+            trial_probe: None,
+            heard_ns: 0,
+            looks_at_ns: 0,
+            strays: 0,
         }
     }
 
@@ -188,22 +232,38 @@ impl Courier {
         &self.path
     }
 
-    /// Whether one request was asked so often, and nothing was ever answered.
-    pub fn is_unheard(&self, attempts: u32) -> bool {
-        let is_given_up = |of: &Pending| of.times > attempts;
-        self.answered == 0 && self.pending.values().any(is_given_up)
+    /// Whether datagrams do not get through, and it is not time to try: what is asked for goes by
+    /// the stream as it is.
+    pub fn leaves_all(&self, now_ns: u64) -> bool {
+        self.silence.is_silent() && !self.silence.is_due(now_ns)
     }
 
-    /// What is not answered, in no order.
-    pub fn into_asks(self) -> impl Iterator<Item = Ask> {
-        let pending = self.pending.into_values().map(|pending| pending.ask);
-        pending.chain(self.waiting)
+    /// Tells what the stream is to carry; whether that is anything. Its answers come by the
+    /// stream alone.
+    pub fn take_left(&mut self, on: impl FnMut(Ask)) -> bool {
+        let is_any = !self.left.is_empty();
+        self.left.drain(..).for_each(on);
+        is_any
     }
 
     /// Takes a request; touches are sent once and forgotten.
     pub fn ask(&mut self, ask: Ask) {
+        if self.silence.is_silent() {
+            let is_longer = |than: Ask| cost(&ask) >= cost(&than);
+            let is_better = !self.silence.takes_long() || self.sample.is_none_or(is_longer);
+            if ask.is_answered() && is_better {
+                self.sample = Some(ask);
+            }
+            return self.leave(ask);
+        }
         self.waiting_len += cost(&ask);
+        self.waiting_count += usize::from(ask.is_answered());
         self.waiting.push_back(ask);
+    }
+
+    /// Requests that will be answered and are not yet.
+    pub fn asked_count(&self) -> usize {
+        self.pending.len() + self.waiting_count
     }
 
     /// Whether nothing is under way, or waits.
@@ -214,12 +274,22 @@ impl Courier {
     /// Writes what goes into one more datagram; `false` if there is nothing to say now.
     pub fn next_payload(&mut self, now_ns: u64, payload: &mut Vec<u8>) -> bool {
         payload.clear();
-        let count_max = payload_len(self.path.len().min(DATAGRAM_LEN_USUAL)) / REQUEST_LEN;
+        self.give_up_late(now_ns);
+        if self.silence.is_silent() {
+            return self.try_again(now_ns, payload);
+        }
+        let count_for = |path: &Path, times| payload_len(path.request_len_for(times)) / REQUEST_LEN;
+        let mut count_max = count_for(&self.path, 1);
         let mut count = self.twice.len();
+        // Those of this datagram fill so much of one together.
+        let mut answers_len = 0;
         for asked in self.twice.drain(..) {
             encode_request(&asked, payload);
             self.counts.sent += 1;
             self.counts.resent += 1;
+        }
+        if self.used == 0 {
+            self.window.begins(now_ns);
         }
         let is_little = self.pending.len() + self.waiting.len() <= TWICE_COUNT_MAX;
         // Those that are late go first: somebody waits for them longest.
@@ -239,11 +309,12 @@ impl Courier {
             }
             if !pending.is_unreadable {
                 self.window.lost(now_ns);
-                if has_long_answer(&pending.ask) {
+                if pending.may_be_long {
                     self.path.lost(pending.datagram_len);
                 }
                 pending.times += 1;
             }
+            count_max = count_max.min(count_for(&self.path, pending.times));
             pending.is_unreadable = false;
             pending.datagram_len = self.path.len_for(pending.times);
             let asked = pending.ask_again(now_ns);
@@ -258,6 +329,8 @@ impl Courier {
             self.counts.sent += 1;
             self.counts.resent += 1;
             count += 1;
+            answers_len += PIECE_HEAD_LEN + cost(&pending.ask);
+            pending.may_be_long = payload.len().max(answers_len) > payload_len(DATAGRAM_LEN_MIN);
         }
         while count < count_max
             && let Some(ask) = self.waiting.front()
@@ -269,6 +342,7 @@ impl Courier {
             let ask = *ask;
             self.waiting.pop_front();
             self.waiting_len -= cost;
+            self.waiting_count -= usize::from(ask.is_answered());
             let datagram_len = self.path.len();
             let attempt = 1;
             encode_request(
@@ -286,11 +360,122 @@ impl Courier {
                 self.order.push_back(ask.id);
                 let mut pending = Pending::new(ask, now_ns);
                 pending.datagram_len = datagram_len;
+                answers_len += PIECE_HEAD_LEN + cost;
+                pending.may_be_long =
+                    payload.len().max(answers_len) > payload_len(DATAGRAM_LEN_MIN);
                 self.pending.insert(ask.id, pending);
             }
         }
         self.window.sent(self.used, now_ns);
         count > 0 || self.probe(now_ns, payload)
+    }
+
+    /// How long a request is asked by datagrams.
+    fn give_up_ns(&self) -> u64 {
+        let (round_trip_ns, _) = self.window.round_trips_ns();
+        match round_trip_ns {
+            0 => GIVE_UP_FIRST_NS,
+            _ => (GIVE_UP_PATIENCE * self.window.patience_ns()).max(GIVE_UP_MIN_NS),
+        }
+    }
+
+    /// Leaves to the stream what does not get through.
+    fn give_up_late(&mut self, now_ns: u64) {
+        if now_ns < self.looks_at_ns {
+            return;
+        }
+        // What is asked from now on has at least so long.
+        let mut looks_at_ns = now_ns.saturating_add(GIVE_UP_MIN_NS);
+        let (give_up_ns, heard_ns) = (self.give_up_ns(), self.heard_ns);
+        let mut late = Vec::new();
+        for (id, pending) in &self.pending {
+            let patience_ns = match heard_ns > pending.asked_ns {
+                true => GIVE_UP_BESIDE * give_up_ns,
+                false => give_up_ns,
+            };
+            match pending.asked_ns.saturating_add(patience_ns) {
+                at_ns if at_ns <= now_ns => late.push((*id, pending.asked_ns)),
+                at_ns => looks_at_ns = looks_at_ns.min(at_ns),
+            }
+        }
+        self.looks_at_ns = looks_at_ns;
+        let Some(newest_ns) = late.iter().map(|(_, asked_ns)| *asked_ns).max() else {
+            return;
+        };
+        if self.heard_ns < newest_ns {
+            return self.fall_silent(false, now_ns);
+        }
+        for (id, _) in late {
+            if let Some(pending) = self.pending.remove(&id) {
+                self.used -= cost(&pending.ask);
+                self.leave(pending.ask);
+                self.strays += 1;
+            }
+        }
+        if self.strays >= STRAYS_MAX {
+            self.fall_silent(true, now_ns);
+        }
+    }
+
+    fn fall_silent(&mut self, takes_long: bool, now_ns: u64) {
+        self.silence.begin(takes_long, now_ns);
+        self.counts.silences += 1;
+        // What it was says nothing of what it will be.
+        self.window = self.window.renewed();
+        self.strays = 0;
+        self.sample = None;
+        let pending = std::mem::take(&mut self.pending).into_values();
+        let mut asks: Vec<Ask> = pending.map(|pending| pending.ask).collect();
+        asks.sort_unstable_by_key(|ask| ask.id);
+        asks.extend(self.waiting.drain(..));
+        (self.used, self.waiting_len, self.waiting_count) = (0, 0, 0);
+        self.order.clear();
+        self.twice.clear();
+        asks.into_iter().for_each(|ask| self.leave(ask));
+    }
+
+    fn leave(&mut self, ask: Ask) {
+        self.counts.left += 1;
+        self.left.push(ask);
+    }
+
+    /// In a silence: writes the copy of a request that nobody waits for, if one is due, then a
+    /// probe.
+    fn try_again(&mut self, now_ns: u64, payload: &mut Vec<u8>) -> bool {
+        if let Some(number) = self.trial_probe.take() {
+            encode_probe(number, payload_len(DATAGRAM_LEN_MIN), payload);
+            self.counts.probes += 1;
+            return true;
+        }
+        if !self.silence.is_due(now_ns) {
+            return false;
+        }
+        let Some(ask) = self.sample.take() else {
+            return false;
+        };
+        let asked = Asked {
+            attempt: 1,
+            datagram_len: self.path.len_for(u32::MAX),
+            ask,
+        };
+        encode_request(&asked, payload);
+        self.counts.sent += 1;
+        let number = self.path.number_probe();
+        self.trial_probe = Some(number);
+        self.silence.tried(ask.id, number, now_ns);
+        true
+    }
+
+    /// What was heard may end a silence.
+    fn hear(&mut self, of: Heard, len: usize, now_ns: u64) {
+        if !self.silence.is_silent() {
+            return;
+        }
+        let is_long = len >= DATAGRAM_LEN_MIN;
+        if let Some(took_ns) = self.silence.heard(of, is_long, now_ns) {
+            (self.sample, self.trial_probe) = (None, None);
+            self.window.answered(took_ns, 0, now_ns);
+        }
     }
 
     /// Writes a probe, if one is due.
@@ -310,9 +495,9 @@ impl Courier {
     /// When something is asked again; `u64::MAX` if nothing is under way.
     pub fn due_ns(&self) -> u64 {
         let due = self.pending.values().map(|of| due_ns(of, &self.window));
+        let due = due.min().map(|due| due.min(self.looks_at_ns));
         // Nobody waits for a probe alone.
-        due.min()
-            .map_or(u64::MAX, |due| due.min(self.path.due_ns()))
+        due.map_or(u64::MAX, |due| due.min(self.path.due_ns()))
     }
 
     /// Takes a payload in. Whole answers are told as they would stand in a stream.
@@ -324,14 +509,20 @@ impl Courier {
     ) -> Result<(), Malformed> {
         let len = datagram_len(payload.len());
         if let Some(number) = decode_probe_answer(payload) {
+            self.hear(Heard::Probe(number), len, now_ns);
             self.path.answered(number, len);
             return Ok(());
         }
         self.path.arrived(len);
+        self.heard_ns = self.heard_ns.max(now_ns);
+        if len >= DATAGRAM_LEN_MIN {
+            self.strays = 0;
+        }
         let mut rest = payload;
         while !rest.is_empty() {
             let (piece, more) = Piece::decode(rest)?;
             rest = more;
+            self.hear(Heard::Request(piece.id), len, now_ns);
             self.take(&piece, now_ns, &mut on)?;
         }
         Ok(())
@@ -415,7 +606,6 @@ impl Courier {
 
     fn end(&mut self, id: u64) {
         if let Some(pending) = self.pending.remove(&id) {
-            self.answered += 1;
             self.used -= cost(&pending.ask);
         }
     }
@@ -433,11 +623,6 @@ fn due_ns(pending: &Pending, window: &Window) -> u64 {
         true => patience_ns / GAP_PATIENCE,
         false => patience_ns,
     })
-}
-
-/// Whether its answer may be longer than the shortest datagrams.
-fn has_long_answer(ask: &Ask) -> bool {
-    cost(ask) > payload_len(DATAGRAM_LEN_MIN)
 }
 
 /// What an answer takes of the window.

@@ -13,6 +13,7 @@
 //! | `piece` | answers in pieces that fit a datagram |
 //! | `coming` | what has come of an answer, and what is missing |
 //! | `courier` | the client's side: what is asked again, and when; what is whole |
+//! | `silence` | that they do not get through any more, and when they do again |
 //! | `path` | how long datagrams may be, tried out and watched |
 //! | `window` | how many bytes may be under way, by how long answers take |
 //! | `target` | the engine's side: it keeps nothing of a request |
@@ -40,6 +41,7 @@ pub mod courier;
 pub mod path;
 pub mod piece;
 pub mod sealed;
+mod silence;
 pub mod target;
 pub mod window;
 

@@ -46,7 +46,8 @@ const LENS: [usize; 15] = [
 /// Probes of one length before it is taken for too long. Each is waited for as an answer is,
 /// and twice as long as the one before.
 const TRIES_MAX: u32 = 3;
-/// What was too long is tried again after so long: the way may be another one.
+/// What was too long is tried again after so long: the way may be another one. So is an engine
+/// that has answered no probe: they may have been lost.
 const RAISE_NS: u64 = 60_000_000_000;
 /// Long answers in a row that have not come, while no long datagram has: the way takes shorter
 /// ones only.
@@ -70,12 +71,14 @@ const _: () = {
 enum Speaks {
     Unknown,
     Yes,
-    No,
+    /// Until it is asked again.
+    No {
+        until_ns: u64,
+    },
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Probe {
-    number: u64,
     /// Of [`LENS`].
     at: usize,
     tries: u32,
@@ -95,6 +98,8 @@ pub struct Path {
     fails_until_ns: u64,
     probe: Option<Probe>,
     number: u64,
+    /// Probes up to this one say nothing of the way as it is.
+    void: u64,
     suspects: u32,
 }
 
@@ -112,6 +117,7 @@ impl Path {
             fails_until_ns: 0,
             probe: None,
             number: 0,
+            void: 0,
             suspects: 0,
         }
     }
@@ -119,7 +125,7 @@ impl Path {
     /// Always the usual length.
     pub fn usual() -> Self {
         Path {
-            speaks: Speaks::No,
+            speaks: Speaks::No { until_ns: u64::MAX },
             ..Path::new(0)
         }
     }
@@ -147,6 +153,15 @@ impl Path {
         }
     }
 
+    /// How long datagrams of requests may be, of which one is asked the so manyeth time: not
+    /// longer than usual, however long their answers are.
+    pub fn request_len_for(&self, times: u32) -> usize {
+        match times > TIMES_LONG_MAX {
+            true => DATAGRAM_LEN_MIN,
+            false => self.len().min(DATAGRAM_LEN_USUAL),
+        }
+    }
+
     /// A datagram of this length has come.
     pub fn arrived(&mut self, len: usize) {
         if len > DATAGRAM_LEN_MIN {
@@ -154,8 +169,8 @@ impl Path {
         }
     }
 
-    /// An answer has not come that may have been longer than the shortest datagram, asked for
-    /// in datagrams of this length.
+    /// An answer has not come, of which, or of whose request, a datagram may have been longer
+    /// than the shortest one; asked for in datagrams of this length.
     pub fn lost(&mut self, len: usize) {
         if !self.is_spoken() || len <= DATAGRAM_LEN_MIN || len != self.len() {
             return;
@@ -163,13 +178,14 @@ impl Path {
         self.suspects += 1;
         if self.suspects >= SUSPECTS_MAX {
             (self.at, self.suspects, self.probe) = (0, 0, None);
+            self.void = self.number;
         }
     }
 
     /// The length that comes next, if there is one worth trying.
     fn next_at(&self) -> Option<usize> {
         match self.speaks {
-            Speaks::No => None,
+            Speaks::No { .. } => None,
             Speaks::Unknown => Some(0),
             Speaks::Yes => {
                 let end = self.end.min(self.fails_at);
@@ -189,6 +205,11 @@ impl Path {
         if self.fails_until_ns > 0 && now_ns >= self.fails_until_ns {
             (self.fails_at, self.fails_until_ns) = (LENS.len(), 0);
         }
+        if let Speaks::No { until_ns } = self.speaks
+            && now_ns >= until_ns
+        {
+            self.speaks = Speaks::Unknown;
+        }
         let last = match self.probe {
             Some(probe) if now_ns < probe.until_ns => return None,
             Some(probe) if probe.tries >= TRIES_MAX => {
@@ -202,7 +223,6 @@ impl Path {
         self.number += 1;
         let patience_ns = patience_ns.saturating_mul(1 << tries);
         self.probe = Some(Probe {
-            number: self.number,
             at,
             tries: tries + 1,
             until_ns: now_ns.saturating_add(patience_ns),
@@ -217,25 +237,37 @@ impl Path {
                 self.fails_at = at;
                 self.fails_until_ns = now_ns.saturating_add(RAISE_NS);
             }
-            Speaks::Unknown | Speaks::No => self.speaks = Speaks::No,
+            Speaks::Unknown | Speaks::No { .. } => {
+                let until_ns = now_ns.saturating_add(RAISE_NS);
+                self.speaks = Speaks::No { until_ns };
+            }
         }
+    }
+
+    /// The number of a probe that somebody else sends.
+    pub(super) fn number_probe(&mut self) -> u64 {
+        self.number += 1;
+        self.number
     }
 
     /// A probe with this number was answered by a datagram of this length.
     pub fn answered(&mut self, number: u64, len: usize) {
-        // One that is late is of another length than the one that is waited for, or the same.
-        let Some(probe) = self.probe.filter(|probe| LENS[probe.at] == len) else {
+        // One that is late says as much as any other.
+        let is_asked = number > self.void && number <= self.number;
+        let Some(at) = LENS.iter().position(|of| *of == len).filter(|_| is_asked) else {
             return;
         };
-        if number > probe.number {
-            return;
+        if self.probe.is_some_and(|probe| probe.at == at) {
+            self.probe = None;
         }
-        self.probe = None;
         self.suspects = 0;
         match self.speaks {
-            Speaks::Yes => self.at = self.at.max(probe.at),
+            Speaks::Yes => {
+                self.at = self.at.max(at);
+                self.fails_at = self.fails_at.max(at + 1);
+            }
             // The usual length, or longer ones, are tried next.
-            Speaks::Unknown | Speaks::No => self.speaks = Speaks::Yes,
+            Speaks::Unknown | Speaks::No { .. } => self.speaks = Speaks::Yes,
         }
     }
 

@@ -3,7 +3,7 @@
 //! | offset | bytes | datagram | why |
 //! |---|---|---|---|
 //! | 0 | 8 | session | whose key opens it |
-//! | 8 | 8 | number | counts up from 1 in each direction: the nonce; never twice |
+//! | 8 | 8 | number | grows from 1 in each direction, by more than 1 where a key has sealed enough: the nonce; never twice |
 //! | 16 | … | payload and tag | sealed; the first 16 bytes are authenticated with it |
 
 use super::{DATAGRAM_HEAD_LEN, DATAGRAM_LEN_MAX, PAYLOAD_LEN_MAX, TAG_LEN};
@@ -15,6 +15,10 @@ const WORDS: usize = (REPLAY_COUNT / 64) as usize;
 /// Authenticated encryption with the keys of one session: those of a direction seal by
 /// the datagram's number, and a key no more of them than it safely may.
 pub trait Cipher {
+    /// The number of a datagram with so many bytes of payload behind that which had number
+    /// `before`: the next one, unless another key is to seal it.
+    fn number_after(&mut self, before: u64, len: usize) -> u64;
+
     /// Seals the bytes from `from` on in place, and appends the tag ([`TAG_LEN`] bytes).
     /// `head` is authenticated, too.
     fn seal(&mut self, number: u64, head: &[u8], bytes: &mut Vec<u8>, from: usize);
@@ -76,7 +80,7 @@ impl<C: Cipher> Sealed<C> {
     pub fn seal(&mut self, payload: &[u8], out: &mut Vec<u8>) {
         assert!(payload.len() <= PAYLOAD_LEN_MAX, "payloads are cut to fit");
         // At a billion a second, it ends in centuries; keys are renewed long before.
-        self.sent += 1;
+        self.sent = self.cipher.number_after(self.sent, payload.len());
         let mut head = [0; DATAGRAM_HEAD_LEN];
         head[..8].copy_from_slice(&self.session.to_le_bytes());
         head[8..].copy_from_slice(&self.sent.to_le_bytes());

@@ -15,6 +15,11 @@
 //!    not ask for at once when it has many.
 //! 2. **It is doubled only where nothing has spoken against it**: at the beginning, and after
 //!    nothing came for long, up to half of what was right before.
+//! 3. **A queue of its own is no part of the way**: when the way is to be looked at anew, a
+//!    window that is used closes until what is under way has come, and a few answers have been
+//!    alone (a round trip or two in ten seconds). [`crate::way`] says what is believed then.
+
+use crate::way::Way;
 
 /// A change of the window, at most once for each round trip.
 const DECREASE_MAX: f64 = 0.5;
@@ -33,10 +38,8 @@ const FIRST_LEN: f64 = 16_384.0;
 const LEN_MIN: f64 = 2048.0;
 /// Answers in a row that have not come: the way is another one, or there is none.
 const LOSSES_IN_A_ROW_MAX: u32 = 8;
-/// A delay of so much more than the shortest one is none: wake-ups, other processes.
+/// A delay of so much more than the way is none: wake-ups, other processes.
 const SLACK_NS: u64 = 100_000;
-/// The shortest delay is forgotten after so long: the way may have changed.
-const BASE_FOR_NS: u64 = 10_000_000_000;
 
 /// See the module.
 #[derive(Clone, Copy, Debug)]
@@ -48,9 +51,12 @@ pub struct Window {
     /// The most that was under way in this round trip, and in the one before.
     used: [usize; 2],
     used_since_ns: u64,
-    /// Shortest round trip lately, and since when.
-    base_ns: u64,
-    base_since_ns: u64,
+    /// The round trip without a queue.
+    way: Way,
+    /// What was asked for then was alone.
+    begun_ns: u64,
+    /// Closed since then: what was asked for later was alone.
+    closed_ns: Option<u64>,
     srtt_ns: u64,
     deviation_ns: u64,
     decreased_ns: u64,
@@ -87,8 +93,9 @@ impl Window {
             threshold: f64::INFINITY,
             used: [0; 2],
             used_since_ns: 0,
-            base_ns: u64::MAX,
-            base_since_ns: 0,
+            way: Way::UNKNOWN,
+            begun_ns: 0,
+            closed_ns: None,
             srtt_ns: 0,
             deviation_ns: 0,
             decreased_ns: 0,
@@ -98,9 +105,24 @@ impl Window {
         }
     }
 
+    /// One of the same kind that knows nothing yet.
+    pub fn renewed(&self) -> Self {
+        Window {
+            len: match self.is_fixed {
+                true => self.len_max,
+                false => self.len_max.min(FIRST_LEN),
+            },
+            is_fixed: self.is_fixed,
+            ..Window::new(self.len_max as u32)
+        }
+    }
+
     /// Bytes that may be under way.
     pub fn len(&self) -> usize {
-        self.len as usize
+        match self.closed_ns {
+            Some(_) => LEN_MIN as usize,
+            None => self.len as usize,
+        }
     }
 
     /// Never: one answer is always allowed.
@@ -111,7 +133,12 @@ impl Window {
     /// How long answers take lately, and the shortest time that one has taken, in nanoseconds;
     /// 0 and the longest before the first.
     pub fn round_trips_ns(&self) -> (u64, u64) {
-        (self.srtt_ns, self.base_ns)
+        (self.srtt_ns, self.way.ns())
+    }
+
+    /// Something is asked for now, and nothing else is under way.
+    pub fn begins(&mut self, now_ns: u64) {
+        self.begun_ns = now_ns;
     }
 
     /// So many bytes are under way, the last of them since now.
@@ -126,10 +153,7 @@ impl Window {
     /// An answer that takes `len` bytes of the window began to come after so long.
     pub fn answered(&mut self, rtt_ns: u64, len: usize, now_ns: u64) {
         self.losses_in_a_row = 0;
-        let is_old = now_ns.saturating_sub(self.base_since_ns) > BASE_FOR_NS;
-        if rtt_ns <= self.base_ns || is_old {
-            (self.base_ns, self.base_since_ns) = (rtt_ns, now_ns);
-        }
+        self.look_at_way(rtt_ns, now_ns);
         match self.srtt_ns {
             0 => (self.srtt_ns, self.deviation_ns) = (rtt_ns, rtt_ns / 2),
             srtt_ns => {
@@ -145,7 +169,7 @@ impl Window {
         if rtt_ns > target_ns {
             let late = (rtt_ns - target_ns) as f64 / rtt_ns as f64;
             self.decrease(1.0 - BETA * late, now_ns);
-        } else if self.is_used() {
+        } else if self.is_used() && self.closed_ns.is_none() {
             // A window's bytes are answered in a round trip; of a longer answer alone, no more.
             let len = (len as f64).min(self.len);
             let more = match self.len < self.threshold {
@@ -159,7 +183,28 @@ impl Window {
     /// Whether more than half of it was under way lately.
     fn is_used(&self) -> bool {
         let [now, before] = self.used;
-        now.max(before) * 2 > self.len()
+        now.max(before) * 2 > self.len as usize
+    }
+
+    /// Whether what was under way lately may have stood in a queue of its own.
+    fn may_fill_queue(&self) -> bool {
+        let [now, before] = self.used;
+        self.is_used() || now.max(before) > FIRST_LEN as usize
+    }
+
+    fn look_at_way(&mut self, rtt_ns: u64, now_ns: u64) {
+        let sent_ns = now_ns.saturating_sub(rtt_ns);
+        let is_alone = match self.closed_ns {
+            _ if sent_ns == self.begun_ns => true,
+            Some(closed_ns) => sent_ns >= closed_ns,
+            None => !self.may_fill_queue(),
+        };
+        self.way.took(rtt_ns, is_alone, now_ns);
+        self.closed_ns = match (self.way.is_due(now_ns), self.closed_ns) {
+            (true, None) if self.may_fill_queue() && !self.is_fixed => Some(now_ns),
+            (true, closed_ns) => closed_ns,
+            (false, _) => None,
+        };
     }
 
     /// An answer has not come in time.
@@ -215,7 +260,7 @@ impl Window {
     fn target_ns(&self) -> u64 {
         let short = (SHORT_LEN / self.len).sqrt() * TARGET;
         let times = TARGET + short;
-        (self.base_ns as f64 * times) as u64 + SLACK_NS
+        (self.way.ns() as f64 * times) as u64 + SLACK_NS
     }
 
     /// After how long without an answer one is asked again.

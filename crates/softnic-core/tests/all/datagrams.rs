@@ -38,6 +38,10 @@ impl Toy {
 }
 
 impl Cipher for Toy {
+    fn number_after(&mut self, before: u64, _: usize) -> u64 {
+        before + 1
+    }
+
     fn seal(&mut self, number: u64, head: &[u8], bytes: &mut Vec<u8>, from: usize) {
         bytes[from..].iter_mut().for_each(|byte| *byte ^= 0x5a);
         let tag = self.tag(number, head, &bytes[from..]);
@@ -174,6 +178,10 @@ struct World {
     mtu: usize,
     /// An engine of an earlier release: knows requests of the usual form only.
     is_old: bool,
+    /// No datagram passes.
+    is_blocked: bool,
+    /// Requests that the stream has carried instead.
+    by_stream: u64,
     /// The longest datagram that has come from the engine.
     longest: usize,
     dropped: HashMap<&'static str, u64>,
@@ -196,6 +204,8 @@ impl World {
             buffers: Buffers::default(),
             mtu: usize::MAX,
             is_old: false,
+            is_blocked: false,
+            by_stream: 0,
             longest: 0,
             dropped: HashMap::new(),
             asked: HashMap::new(),
@@ -229,7 +239,7 @@ impl World {
         if self.happens(replayed) {
             put(self, 50_000_000, datagram.to_vec());
         }
-        if self.happens(lost) || datagram.len() > self.mtu {
+        if self.happens(lost) || datagram.len() > self.mtu || self.is_blocked {
             return;
         }
         let mut bytes = datagram.to_vec();
@@ -259,12 +269,25 @@ impl World {
             self.client.seal(&payload, &mut datagram);
             self.fly(true, &datagram);
         }
+        let (asked, answered) = (&self.asked, &mut self.answered);
+        self.courier.take_left(|ask| {
+            // The stream has its own time; it always gets through.
+            self.by_stream += 1;
+            if ask.is_answered() {
+                assert_eq!(asked[&ask.id], ask);
+                assert!(answered.insert(ask.id, 0).is_none(), "answered twice");
+            }
+        });
     }
 
     /// The next thing happens.
     fn step(&mut self) {
         self.send();
         let due = self.courier.due_ns();
+        if self.flying.is_empty() && self.courier.is_idle() {
+            // The rest is the stream's.
+            return;
+        }
         match self.flying.first_key_value() {
             Some((&(at, _), _)) if at <= due => self.now = self.now.max(at),
             _ => {
@@ -342,8 +365,16 @@ impl World {
         taken.unwrap();
     }
 
+    fn take_what_has_come(&mut self) {
+        let now = self.now;
+        while (self.flying.first_key_value()).is_some_and(|((at, _), _)| *at <= now) {
+            self.step();
+        }
+    }
+
     fn run(&mut self) {
         let begin = self.now;
+        self.send();
         while !self.courier.is_idle() {
             self.step();
             assert!(self.now - begin < 60_000_000_000, "it takes for ever");
@@ -781,6 +812,82 @@ fn windows_that_share_a_queue_leave_it_short() {
     const { assert!(ANSWER > ANSWER_LEN) };
 }
 
+#[test]
+fn batches_with_pauses_between_them_wait_for_no_look_at_the_way() {
+    let mut world = World::new(1, FAR);
+    let mut longest = 0.0f64;
+    for round in 0..30 {
+        let ids = round * 100 + 1..round * 100 + 101;
+        let took = batch(&mut world, ids);
+        world.now += 11_000_000_000;
+        if round > 1 {
+            longest = longest.max(took);
+        }
+    }
+    assert!(longest < 1.1, "{longest} round trips");
+    // Nor with more than the window holds at first.
+    let took = batch(&mut world, 10_000..10_400);
+    assert!(took < 4.1, "{took} round trips");
+}
+
+/// For minutes, one queue that is never empty: how long answers take at the beginning and in
+/// the end, and which part of the link was used.
+fn long_load(clients: usize) -> (u64, u64, f64) {
+    // 40 Mbit/s, and a way of 2 ms.
+    const NS_PER_BYTE: u64 = 200;
+    const WAY_NS: u64 = 2_000_000;
+    const ANSWER: usize = 2 << 10;
+    const S: u64 = 1_000_000_000;
+    let mut windows = vec![Window::new(WINDOW_LEN); clients];
+    let mut under_way = vec![0; clients];
+    let mut coming: BTreeMap<(u64, u64), (usize, u64)> = BTreeMap::new();
+    let (mut now, mut free_at, mut number) = (0u64, 0u64, 0);
+    let (mut early, mut late) = (Vec::new(), Vec::new());
+    while now < 130 * S {
+        for client in 0..clients {
+            // They do not all begin at once.
+            if now < client as u64 * S / 10 {
+                continue;
+            }
+            while under_way[client] == 0 || under_way[client] + ANSWER <= windows[client].len() {
+                under_way[client] += ANSWER;
+                windows[client].sent(under_way[client], now);
+                free_at = free_at.max(now + WAY_NS) + ANSWER as u64 * NS_PER_BYTE;
+                number += 1;
+                coming.insert((free_at, number), (client, now));
+            }
+        }
+        let ((at, _), (client, sent)) = coming.pop_first().unwrap();
+        now = at;
+        under_way[client] -= ANSWER;
+        windows[client].answered(now - sent, ANSWER, now);
+        if (5 * S..9 * S).contains(&now) {
+            early.push(now - sent);
+        } else if now > 100 * S {
+            late.push(now - sent);
+        }
+    }
+    let used = (late.len() * ANSWER) as f64 * NS_PER_BYTE as f64 / (30 * S) as f64;
+    let p99 = |all: &mut Vec<u64>| {
+        all.sort_unstable();
+        all[all.len() * 99 / 100]
+    };
+    (p99(&mut early), p99(&mut late), used)
+}
+
+#[test]
+fn under_load_that_does_not_end_the_queue_stays_as_short_as_it_was() {
+    let (early, late, used) = long_load(1);
+    let said = format!("{early} {late} {used}");
+    assert!(late <= early * 11 / 10, "{said}");
+    assert!(used > 0.95, "{said}");
+    // Beside others nobody sees the way alone, and ages it: for 100 s of nothing else.
+    let (early, late, used) = long_load(4);
+    let said = format!("{early} {late} {used}");
+    assert!(late <= early * 2, "{said}");
+    assert!(used > 0.95, "{said}");
+}
+
 /// A world whose path is tried out, on which so long datagrams pass.
 fn on_path(seed: u64, weather: Weather, mtu: usize) -> World {
     let mut world = World::new(seed, weather);
@@ -901,4 +1008,185 @@ fn a_probe_is_answered_with_as_much_and_whoever_asks_for_nothing_sends_none() {
         assert!(!courier.next_payload(now * 1_000_000_000, &mut payload));
     }
     assert_eq!(courier.due_ns(), u64::MAX);
+}
+
+const MS: u64 = 1_000_000;
+
+/// One request after another, each 20 ms after the answer to the one before; how long the
+/// longest took.
+fn one_by_one(world: &mut World, ids: std::ops::Range<u64>, ask: impl Fn(u64) -> Ask) -> u64 {
+    let mut longest = 0;
+    for id in ids {
+        let begin = world.now;
+        world.ask(ask(id));
+        world.run();
+        longest = longest.max(world.now - begin);
+        world.now += 20 * MS;
+        world.take_what_has_come();
+    }
+    longest
+}
+
+#[test]
+fn datagrams_that_stop_getting_through_are_left_to_the_stream_and_tried_again() {
+    for is_old in [false, true] {
+        for (weather, most_ms) in [(CALM, 101), (FAR, 500)] {
+            let mut world = on_path(1, weather, 1472);
+            world.is_old = is_old;
+            one_by_one(&mut world, 1..101, short_scan);
+            assert_eq!((world.by_stream, world.courier.counts().silences), (0, 0));
+            world.is_blocked = true;
+            // Whoever waits when it happens, of a batch as well.
+            let begin = world.now;
+            (101..140).for_each(|id| world.ask(short_scan(id)));
+            world.run();
+            let took_ms = (world.now - begin) / MS;
+            assert!(took_ms <= most_ms, "{took_ms} ms");
+            assert_eq!(world.courier.counts().silences, 1);
+            // Nobody afterwards, and little is sent in vain.
+            let before = world.courier.counts();
+            let took = one_by_one(&mut world, 1000..4000, short_scan);
+            assert_eq!(took, 0, "somebody has waited");
+            let counts = world.courier.counts();
+            let tried = counts.sent - before.sent;
+            assert!((5..=12).contains(&tried), "tried {tried} times in a minute");
+            assert_eq!(counts.left, world.by_stream);
+            // It gets through again.
+            world.is_blocked = false;
+            one_by_one(&mut world, 100_000..102_000, short_scan);
+            let by_stream = world.by_stream;
+            let took = one_by_one(&mut world, 200_000..200_100, short_scan);
+            assert_eq!(world.by_stream, by_stream);
+            assert!(took <= 2 * weather.delay_max_ns, "{took} ns");
+            assert_eq!(world.courier.counts().silences, 1);
+        }
+    }
+}
+
+#[test]
+fn what_does_not_get_through_at_first_goes_by_the_stream() {
+    let mut world = on_path(1, CALM, 1472);
+    world.is_blocked = true;
+    let took = one_by_one(&mut world, 1..1000, short_scan);
+    assert!(took <= 301 * MS, "{took} ns");
+    assert_eq!(world.by_stream, 999);
+    // A way that is longer than it is waited for is learned all the same.
+    world.is_blocked = false;
+    world.weather = Weather {
+        delay_min_ns: 90 * MS,
+        delay_max_ns: 90 * MS,
+        ..CALM
+    };
+    one_by_one(&mut world, 1000..4000, short_scan);
+    let by_stream = world.by_stream;
+    let took = one_by_one(&mut world, 100_000..100_100, short_scan);
+    assert_eq!((world.by_stream, took), (by_stream, 180 * MS));
+}
+
+#[test]
+fn a_way_that_takes_only_short_datagrams_any_more_is_left_to_the_stream() {
+    for is_old in [false, true] {
+        let mut world = on_path(1, CALM, 9000);
+        world.is_old = is_old;
+        let long = |id| find(id, 4000);
+        one_by_one(&mut world, 1..100, long);
+        world.mtu = 1100;
+        let took = one_by_one(&mut world, 100..110, long);
+        assert!(took <= 401 * MS, "{took} ns");
+        assert_eq!(world.courier.counts().silences, 1);
+        // Short ones get through: that ends nothing.
+        let before = world.by_stream;
+        let took = one_by_one(&mut world, 1000..2500, |id| match id % 2 {
+            0 => long(id),
+            _ => short_scan(id),
+        });
+        assert_eq!((took, world.by_stream), (0, before + 1500));
+        world.mtu = 9000;
+        one_by_one(&mut world, 100_000..102_000, long);
+        let before = world.by_stream;
+        one_by_one(&mut world, 200_000..200_100, long);
+        assert_eq!(world.by_stream, before);
+    }
+}
+
+/// Of answers that fit any datagram, in batches: their requests fill long ones, and so do all
+/// answers together.
+#[test]
+fn short_values_notice_a_way_that_takes_less_than_usual() {
+    for (is_old, each) in [(false, 12), (false, 60), (true, 12), (true, 60)] {
+        let mut world = on_path(1, CALM, 1472);
+        world.is_old = is_old;
+        let short = |id| find(id, 256);
+        let batch = |world: &mut World, from: u64| {
+            let begin = world.now;
+            (from..from + each).for_each(|id| world.ask(short(id)));
+            world.run();
+            world.now += MS;
+            world.now - begin
+        };
+        for n in 0..50 {
+            batch(&mut world, 1 + n * each);
+        }
+        world.mtu = 1300;
+        let mut longest = 0;
+        for n in 0..200 {
+            longest = longest.max(batch(&mut world, 100_000 + n * each));
+        }
+        assert!(longest < 400 * MS, "{is_old}, {each}: {longest} ns");
+        let counts = world.courier.counts();
+        for n in 0..200 {
+            let took = batch(&mut world, 200_000 + n * each);
+            assert!(took < 3 * MS, "{is_old}, {each}: {took} ns");
+        }
+        if !is_old {
+            // It is known, and nothing goes by the stream.
+            assert!(world.courier.path().len() <= 1300);
+            assert_eq!(world.courier.counts().resent, counts.resent);
+            assert_eq!(world.by_stream, 0);
+        }
+    }
+}
+
+#[test]
+fn probes_that_are_late_are_not_taken_for_lost() {
+    let mut path = Path::new(DATAGRAM_LEN_MAX);
+    let mut now = 0;
+    let mut three = |path: &mut Path| {
+        let mut last = (0, 0);
+        while let Some(probe) = path.next_probe(now, MS) {
+            last = probe;
+            now += 10 * MS;
+        }
+        last
+    };
+    // None of the first ones is answered in time.
+    let (number, len) = three(&mut path);
+    assert_eq!((number, len), (3, DATAGRAM_LEN_MIN));
+    assert!(!path.is_spoken());
+    path.answered(2, len);
+    assert!(path.is_spoken());
+    // Nor of a long length, which passes.
+    let (number, len) = path.next_probe(1000 * MS, MS).unwrap();
+    assert_eq!(len, 8968);
+    for ms in [1010, 1020, 1030] {
+        path.next_probe(ms * MS, MS);
+    }
+    path.answered(number, len);
+    assert_eq!(path.len(), 8968);
+    // One from before the way became shorter says nothing.
+    (0..3).for_each(|_| path.lost(8968));
+    assert_eq!(path.len(), DATAGRAM_LEN_MIN);
+    path.answered(number, len);
+    assert_eq!(path.len(), DATAGRAM_LEN_MIN);
+}
+
+#[test]
+fn an_engine_that_has_answered_no_probe_is_asked_again_later() {
+    let mut world = on_path(1, CALM, 1472);
+    world.is_old = true;
+    long_answers(&mut world, 1..50);
+    assert!(!world.courier.path().is_spoken());
+    world.is_old = false;
+    world.now += 61_000 * MS;
+    assert_eq!(long_answers(&mut world, 50..120), 1472);
 }

@@ -34,6 +34,8 @@ struct Incast {
     couriers: Vec<Courier>,
     link_free_at: u64,
     overflowed: u64,
+    /// Requests that were left to the stream.
+    left: u64,
     /// The client's host is busy: now and then it gets to run so much later.
     busy_ns: u64,
     memory: Changing,
@@ -51,6 +53,7 @@ impl Incast {
             couriers,
             link_free_at: 0,
             overflowed: 0,
+            left: 0,
             busy_ns,
             memory: Changing::default(),
             buffers: Buffers::default(),
@@ -79,6 +82,7 @@ impl Incast {
                 let at = self.now + WAY_NS + self.random.random_range(0..20_000);
                 self.put(at, || Flying::ToEngine(engine, payload.clone()));
             }
+            self.couriers[engine].take_left(|_| self.left += 1);
         }
     }
 
@@ -89,6 +93,9 @@ impl Incast {
             self.send();
         }
         let due = self.couriers.iter().map(Courier::due_ns).min().unwrap();
+        if due == u64::MAX && self.flying.is_empty() {
+            return;
+        }
         match self.flying.first_key_value() {
             Some((&(at, _), _)) if at <= due.max(self.now) => self.now = self.now.max(at),
             _ => {
@@ -140,8 +147,9 @@ impl Incast {
     }
 }
 
-/// The first batch; p50 and p99 of the others; what overflowed for each batch.
-fn batches(window: Window, busy_ns: u64) -> [u64; 4] {
+/// The first batch; p50 and p99 of the others; what overflowed for each batch, and was left to
+/// the stream of all.
+fn batches(window: Window, busy_ns: u64) -> [u64; 5] {
     const BATCHES: u64 = 300;
     let mut world = Incast::new(3, window, busy_ns);
     let first = world.batch(0);
@@ -154,15 +162,17 @@ fn batches(window: Window, busy_ns: u64) -> [u64; 4] {
         all[all.len() / 2],
         all[all.len() * 99 / 100],
         per_batch,
+        world.left,
     ]
 }
 
 #[test]
 fn batches_that_come_at_once_do_not_overflow_the_link() {
     let answers_ns = ENGINES as u64 * ASKS * u64::from(ANSWER) * NS_PER_BYTE;
-    let [first, half, most, overflowed] = batches(Window::new(WINDOW_LEN), 0);
+    let [first, half, most, overflowed, left] = batches(Window::new(WINDOW_LEN), 0);
     let fixed = batches(Window::fixed(WINDOW_LEN), 0);
-    let said = format!("{first} {half} {most} {overflowed}, fixed {fixed:?}, link {answers_ns}");
+    let said =
+        format!("{first} {half} {most} {overflowed} {left}, fixed {fixed:?}, link {answers_ns}");
     // The link is used, and for answers: also by the first batch, whose window is doubled.
     assert!(half < answers_ns * 14 / 10, "{said}");
     assert!(first < answers_ns * 2, "{said}");
@@ -170,8 +180,10 @@ fn batches_that_come_at_once_do_not_overflow_the_link() {
     assert!(most * 2 <= fixed[2], "{said}");
     // With a fixed window hundreds are dropped in each batch.
     assert!(overflowed <= 30 && fixed[3] > 100, "{said}");
+    assert_eq!(left, 0, "{said}");
     // A client that now and then gets to run late takes that for a queue, for a moment.
-    let [_, half, most, _] = batches(Window::new(WINDOW_LEN), 4_000_000);
+    let [_, half, most, _, left] = batches(Window::new(WINDOW_LEN), 4_000_000);
     assert!(half < answers_ns * 16 / 10, "{half}");
     assert!(most < answers_ns * 24 / 10, "{most}");
+    assert_eq!(left, 0);
 }

@@ -4,6 +4,10 @@
 //! which key it is sealed: those of the first period by the one that was drawn, those of
 //! each later one by the next, which both ends derive from a secret of the same TLS (HKDF,
 //! RFC 5869). Nobody has to agree on anything, and numbers, which are nonces, go on.
+//!
+//! What bounds a key is not datagrams but blocks of the cipher, of which a long datagram has
+//! many. Who has sealed as many as belong to a period passes over the numbers that are left of
+//! it. The other end, of whichever release, takes that for datagrams that were lost.
 
 use crate::channel::Channel;
 use ring::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
@@ -17,9 +21,20 @@ const DRAWN_LEN: usize = 2 * KEY_LEN + 8;
 const SECRET_LABEL: &[u8] = b"EXPORTER-trefoil-engine-datagrams-later-keys";
 const SECRET_LEN: usize = 32;
 
-/// Datagrams of one key. Below 2^28 of at most 2 KiB nobody can tell what is sealed from
-/// noise with a chance above 2^-57 (RFC 9001, appendix B.1).
+/// Datagrams of one key, if they are no longer than 2 KiB.
 const KEY_COUNT_MAX: u64 = 1 << 27;
+const BLOCK_LEN: usize = 16;
+/// Blocks of each of these: payload, head, lengths. So a key seals less than 2^34.1 blocks. Up
+/// to 2^35 nobody can tell what is sealed from noise with a chance above 2^-57 (RFC 9001,
+/// appendix B.1: 2^28 packets of 2^7 blocks, or 2^23 of 2^12).
+const KEY_BLOCKS_EACH: u64 = blocks_of(2048);
+
+/// What sealing a payload of this length takes.
+const fn blocks_of(len: usize) -> u64 {
+    (len.div_ceil(BLOCK_LEN) + 2) as u64
+}
+
+const _: () = assert!((KEY_COUNT_MAX * KEY_BLOCKS_EACH) < 1 << 35);
 
 /// Which end of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +102,8 @@ struct Direction {
     secret: Prk,
     /// Datagrams of one key.
     key_count: u64,
+    /// Blocks that the newest key has sealed, or will have with the datagram that is next.
+    block_count: u64,
     /// The period of the newest key that was used, and that key.
     period: u64,
     key: LessSafeKey,
@@ -101,6 +118,7 @@ impl Direction {
             label: from.label(),
             secret: Prk::new_less_safe(HKDF_SHA256, secret),
             key_count,
+            block_count: 0,
             period: 0,
             key: LessSafeKey::new(key),
             key_before: None,
@@ -126,14 +144,30 @@ impl Direction {
         let before = std::mem::replace(&mut self.key, key);
         self.key_before = (self.period + 1 == period).then_some(before);
         self.period = period;
+        self.block_count = 0;
+    }
+
+    /// The number of the next datagram, of which the payload is so long.
+    fn number_after(&mut self, before: u64, len: usize) -> u64 {
+        let (next, blocks) = (before + 1, blocks_of(len));
+        let is_spent = self.block_count + blocks > self.key_count.saturating_mul(KEY_BLOCKS_EACH);
+        let next = match is_spent && self.period_of(next) == self.period {
+            true => (self.period + 1) * self.key_count,
+            false => next,
+        };
+        if self.period_of(next) == self.period {
+            self.block_count += blocks;
+        }
+        next
     }
 
     /// The key that seals the datagram with this number; they only grow.
-    fn sealing(&mut self, number: u64) -> Option<&LessSafeKey> {
+    fn sealing(&mut self, number: u64, len: usize) -> Option<&LessSafeKey> {
         let period = self.period_of(number);
         if period != self.period {
             let key = self.derive(period)?;
             self.renew(period, key);
+            self.block_count = blocks_of(len);
         }
         Some(&self.key)
     }
@@ -173,8 +207,13 @@ fn nonce(number: u64) -> Nonce {
 }
 
 impl Cipher for Aes {
+    fn number_after(&mut self, before: u64, len: usize) -> u64 {
+        self.seals.number_after(before, len)
+    }
+
     fn seal(&mut self, number: u64, head: &[u8], bytes: &mut Vec<u8>, from: usize) {
-        let sealed = self.seals.sealing(number).and_then(|key| {
+        let len = bytes.len().saturating_sub(from);
+        let sealed = self.seals.sealing(number, len).and_then(|key| {
             let (nonce, head) = (nonce(number), Aad::from(head));
             let sealed = key.seal_in_place_separate_tag(nonce, head, &mut bytes[from..]);
             sealed.ok()
@@ -282,6 +321,34 @@ mod tests {
                 assert!(!seen.contains(&made), "{side:?} {period}");
                 seen.push(made);
             }
+        }
+    }
+
+    #[test]
+    fn long_datagrams_have_their_key_renewed_sooner() {
+        const COUNT: u64 = 64;
+        let (mut client, mut engine) = ends(COUNT);
+        // Blocks by period.
+        let mut blocks = std::collections::BTreeMap::<u64, u64>::new();
+        let mut before = 0;
+        for number in 0..COUNT * 10 {
+            let payload = vec![7; if number % 3 == 0 { 100 } else { 8928 }];
+            let mut datagram = sealed(&mut client, &payload);
+            let number = u64::from_le_bytes(datagram[8..16].try_into().unwrap());
+            assert!(number > before);
+            before = number;
+            *blocks.entry(number / COUNT).or_default() += payload.len() as u64 / 16 + 2;
+            assert_eq!(engine.open(&mut datagram), Ok(&payload[..]));
+        }
+        let most = *blocks.values().max().unwrap();
+        // 2 KiB and two blocks for each.
+        assert!(most <= COUNT * 130, "{most}");
+        assert!(most > COUNT * 120, "{most}");
+        // As many datagrams as there may be of a key are sealed by one if they are short.
+        let (mut client, _) = ends(COUNT);
+        for number in 1..COUNT * 3 {
+            let datagram = sealed(&mut client, &[7; 2048]);
+            assert_eq!(datagram[8..16], number.to_le_bytes());
         }
     }
 

@@ -16,15 +16,13 @@ use trefoil_sockets::datagrams::{self, Inbox, Outbox};
 use trefoil_softnic_core::datagram::{
     Courier, DATAGRAM_DATA_LEN_MAX, DATAGRAM_LEN_MAX, Path, Sealed, Window,
 };
-use trefoil_softnic_core::limits::ASKS_LEN_MAX;
-use trefoil_softnic_core::wire::{ASK_LEN, Ask, Frame, HEAD_LEN, Head, Kind};
+use trefoil_softnic_core::limits::{ASK_COUNT_MAX, ASKS_LEN_MAX};
+use trefoil_softnic_core::wire::{ASK_LEN, Ask, Frame, Head, Kind};
 use trefoil_softnic_core::{Initiator, Situation};
 
-/// Looks at the datagrams between two looks at the stream, which says nothing but that the
-/// session has ended.
+/// Looks at the datagrams between two looks at a stream that owes nothing: it says then only
+/// that the session has ended. One that was asked for something is looked at each time.
 const LOOKS_PER_STREAM: u32 = 64;
-/// One request that was asked so often before any answer has come: nothing gets through.
-const ATTEMPTS_MAX: u32 = 4;
 /// Receipts of one call; each may be many datagrams.
 const RECEIPTS: usize = 8;
 /// Heads of IP and UDP.
@@ -99,11 +97,18 @@ impl Datagrams {
     }
 
     /// Takes over the requests that an initiator would send by its stream, but for those
-    /// that ask for much: they are appended to `stream`, in frames.
-    pub(crate) fn take(&mut self, initiator: &mut Initiator, stream: &mut Vec<u8>) {
+    /// that ask for much, or all of them where datagrams do not get through: they are appended to
+    /// `stream`, in frames.
+    pub(crate) fn take(&mut self, initiator: &mut Initiator, stream: &mut Vec<u8>, now_ns: u64) {
         while let Ok(Some(frame)) = Frame::first(initiator.output(), ASKS_LEN_MAX) {
             if frame.head.kind != Kind::Asks {
                 return;
+            }
+            if self.courier.leaves_all(now_ns) {
+                let len = frame.total_len();
+                stream.extend_from_slice(&initiator.output()[..len]);
+                initiator.sent(len);
+                continue;
             }
             let (items, _) = frame.body.as_chunks::<ASK_LEN>();
             // What was encoded here is understood here.
@@ -111,7 +116,7 @@ impl Datagrams {
             for ask in asks {
                 match ask.solicited() <= DATAGRAM_DATA_LEN_MAX {
                     true => self.courier.ask(ask),
-                    false => append_frame(&ask, stream),
+                    false => append_frame(&[ask], stream),
                 }
             }
             let len = frame.total_len();
@@ -127,6 +132,16 @@ impl Datagrams {
         }
         if !self.outbox.is_empty() {
             self.socket.send(&mut self.outbox);
+        }
+    }
+
+    /// Appends to `stream` what datagrams do not carry any more.
+    pub(crate) fn leave(&mut self, initiator: &mut Initiator, stream: &mut Vec<u8>, now_ns: u64) {
+        let mut left = Vec::new();
+        if self.courier.take_left(|ask| left.push(ask)) {
+            left.chunks(ASK_COUNT_MAX)
+                .for_each(|asks| append_frame(asks, stream));
+            initiator.asked_anew(now_ns);
         }
     }
 
@@ -164,15 +179,20 @@ impl Datagrams {
         true
     }
 
+    /// Requests that it carries and that are not answered.
+    pub(crate) fn asked_count(&self) -> usize {
+        self.courier.asked_count()
+    }
+
     /// What is known for whoever is about to look a key up, of what goes this way; `of` is
-    /// what the stream knows.
-    pub(crate) fn situation(&self, of: Situation) -> Situation {
+    /// what the stream knows, and `waiting_len` what the initiator has not handed over yet.
+    pub(crate) fn situation(&self, of: Situation, waiting_len: u32) -> Situation {
         let window = self.courier.window();
         let (round_trip_ns, way_ns) = window.round_trips_ns();
         match of.solicited <= DATAGRAM_DATA_LEN_MAX as usize {
             true => Situation {
                 window: window.len(),
-                used: self.courier.used(),
+                used: self.courier.used() + waiting_len as usize,
                 round_trip_ns,
                 way_ns,
                 ..of
@@ -185,21 +205,6 @@ impl Datagrams {
     pub(crate) fn must_look_at_stream(&mut self) -> bool {
         self.looks = self.looks.wrapping_add(1);
         self.looks.is_multiple_of(LOOKS_PER_STREAM)
-    }
-
-    /// Whether nothing gets through: then the stream carries what was asked, as
-    /// [`Datagrams::into_frames`] says it.
-    pub(crate) fn is_blocked(&self) -> bool {
-        self.courier.is_unheard(ATTEMPTS_MAX)
-    }
-
-    /// What was asked and not answered, for the stream.
-    pub(crate) fn into_frames(self) -> Vec<u8> {
-        let mut out = Vec::new();
-        let asks = self.courier.into_asks();
-        asks.for_each(|ask| append_frame(&ask, &mut out));
-        debug_assert!(out.len().is_multiple_of(HEAD_LEN + ASK_LEN));
-        out
     }
 
     /// Before its owner sleeps: it is woken when something is to be asked again.
@@ -237,13 +242,15 @@ fn len_max(socket: &UdpSocket, address: SocketAddr) -> usize {
     mtu.saturating_sub(heads_len).min(DATAGRAM_LEN_MAX)
 }
 
-fn append_frame(ask: &Ask, out: &mut Vec<u8>) {
-    let bytes = ask.encode();
+fn append_frame(asks: &[Ask], out: &mut Vec<u8>) {
     let head = Head {
-        len: bytes.len(),
+        len: asks.len() * ASK_LEN,
         kind: Kind::Asks,
-        count: 1,
+        // At most `ASK_COUNT_MAX`.
+        count: asks.len() as u16,
     };
     out.extend_from_slice(&head.encode());
-    out.extend_from_slice(&bytes);
+    for ask in asks {
+        out.extend_from_slice(&ask.encode());
+    }
 }

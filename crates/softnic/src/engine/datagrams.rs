@@ -119,7 +119,7 @@ impl Datagrams {
         let has_left = self.inbox.as_ref().is_some_and(Inbox::has_next);
         self.left_at = has_left.then_some(number);
         if !self.outbox.is_empty()
-            && let Some(socket) = self.sockets.get(number)
+            && let Some(socket) = self.sockets.get_mut(number)
         {
             // What the system does not take is asked for again.
             let sent = socket.send(&mut self.outbox);

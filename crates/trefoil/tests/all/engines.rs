@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use trefoil_client::{
@@ -721,6 +721,14 @@ struct Relay {
 impl Relay {
     /// Loses `lost` of a hundred datagrams; doubles, damages and holds back some others.
     fn start(engine: SocketAddr, lost: u64) -> Relay {
+        Relay::start_with(engine, lost, false)
+    }
+
+    /// The same. If `is_halting`, what the stream brings the client comes in halves of long
+    /// answers, each behind some datagram.
+    fn start_with(engine: SocketAddr, lost: u64, is_halting: bool) -> Relay {
+        let passed = std::sync::Arc::<AtomicU64>::default();
+        let halts = passed.clone();
         use std::net::{TcpListener, UdpSocket};
         let address = SocketAddr::from(([127, 0, 0, 2], engine.port()));
         let listener = TcpListener::bind(address).unwrap();
@@ -729,12 +737,19 @@ impl Relay {
                 let Ok(server) = TcpStream::connect(engine) else {
                     continue;
                 };
-                for (mut from, mut to) in [
-                    (client.try_clone().unwrap(), server.try_clone().unwrap()),
-                    (server, client),
+                for (mut from, mut to, passed) in [
+                    (
+                        client.try_clone().unwrap(),
+                        server.try_clone().unwrap(),
+                        None,
+                    ),
+                    (server, client, is_halting.then(|| halts.clone())),
                 ] {
                     std::thread::spawn(move || {
-                        let _ = std::io::copy(&mut from, &mut to);
+                        let _ = match passed {
+                            Some(passed) => copy_behind(&mut from, &mut to, &passed),
+                            None => std::io::copy(&mut from, &mut to),
+                        };
                         let _ = to.shutdown(std::net::Shutdown::Both);
                     });
                 }
@@ -748,6 +763,7 @@ impl Relay {
         for to_engine in [true, false] {
             let (near, far) = (near.try_clone().unwrap(), far.try_clone().unwrap());
             let (is_over, client) = (is_over.clone(), client.clone());
+            let passed = passed.clone();
             std::thread::spawn(move || {
                 let mut random = 0x9e37_79b9_7f4a_7c15u64 ^ u64::from(to_engine);
                 let mut happens = move |percent: u64| {
@@ -771,7 +787,10 @@ impl Relay {
                         let whose = *client.lock().unwrap();
                         let _ = match (to_engine, whose) {
                             (true, _) => far.send(bytes),
-                            (false, Some(whose)) => near.send_to(bytes, whose),
+                            (false, Some(whose)) => {
+                                passed.fetch_add(1, Ordering::Relaxed);
+                                near.send_to(bytes, whose)
+                            }
                             (false, None) => Ok(0),
                         };
                     };
@@ -797,6 +816,32 @@ impl Relay {
             });
         }
         Relay { address, is_over }
+    }
+}
+
+/// Passes on 20 KB at a time: the next ones when two datagrams more have been passed, or none
+/// has for long.
+fn copy_behind(
+    from: &mut TcpStream,
+    to: &mut TcpStream,
+    passed: &AtomicU64,
+) -> std::io::Result<u64> {
+    use std::io::{Read as _, Write as _};
+    let (mut bytes, mut len) = (vec![0; 20_000], 0);
+    loop {
+        let count = from.read(&mut bytes)?;
+        if count == 0 {
+            return Ok(len);
+        }
+        to.write_all(&bytes[..count])?;
+        len += count as u64;
+        let (seen, begin) = (passed.load(Ordering::Relaxed), Instant::now());
+        while count > 10_000
+            && passed.load(Ordering::Relaxed) < seen + 2
+            && begin.elapsed() < Duration::from_millis(20)
+        {
+            std::thread::sleep(Duration::from_micros(100));
+        }
     }
 }
 
@@ -850,6 +895,47 @@ fn lookups_over_a_bad_network_are_right_and_none_fails() {
     assert!(counted["datagrams_dropped"] > 10, "{counted:?}");
     // All 1,200, but for those that went by calls while the machine stood still.
     assert!(counted["scans"] >= 600, "{counted:?}");
+}
+
+/// A part of a frame by the stream is nothing that a datagram's answer goes on with.
+#[test]
+fn long_answers_by_the_stream_come_whole_between_datagrams() {
+    let (_dir, cell) = up("R=1");
+    let certs = Certs::issue();
+    let engine = Engine::start_with(&cell, certs.listen(), &["--certs", &certs.of_server()]);
+    let relay = Relay::start_with(engine.address, 0, true);
+    let options = Options {
+        engine: Some(relay.address),
+        engine_datagrams: true,
+        strategy: LookupStrategy::TwoReads,
+        ..engine.options()
+    };
+    let mut client = certs.client(&cell, options);
+    let lens = |number: usize| match number.is_multiple_of(20) {
+        true => 200_000,
+        false => 100,
+    };
+    let keys: Vec<String> = (0..200).map(|number| format!("k{number}")).collect();
+    let names: Vec<&[u8]> = keys.iter().map(String::as_bytes).collect();
+    for (number, key) in keys.iter().enumerate() {
+        set(&mut client, key, &value(key, 1, lens(number)));
+    }
+    for _ in 0..10 {
+        let mut hits = 0;
+        client.get_many(&names, |at, found| {
+            let Ok(Lookup::Hit(hit)) = found else {
+                panic!("{}: {found:?}", keys[at]);
+            };
+            assert!(hit.value == value(&keys[at], 1, lens(at)), "{}", keys[at]);
+            hits += 1;
+        });
+        assert_eq!(hits, keys.len());
+    }
+    drop(client);
+    let counted = engine.stop();
+    assert_eq!(counted["sessions_total"], 1, "{counted:?}");
+    assert!(counted["datagrams_out"] >= 100, "{counted:?}");
+    assert!(counted["bytes_out"] >= 10 * 10 * 200_000, "{counted:?}");
 }
 
 /// A client takes nothing that comes from elsewhere than it has asked.
@@ -1344,6 +1430,8 @@ fn batches_of_very_different_lengths_are_found_whole() {
         drop(client);
         let counted = engine.stop();
         assert!(counted["scans"] >= 20 * 600, "{counted:?}");
+        // Who asks for a vote asks for the data by a read.
+        assert!(counted["reads"] > 0, "{by_datagrams}: {counted:?}");
     }
 }
 
