@@ -15,6 +15,7 @@ use trefoil_client::{
     UNREACHABLE,
 };
 use trefoil_layout::op::{Ack, Outcome, Rejection};
+use trefoil_rpc::v1;
 
 /// Tries of what a busy machine may spoil.
 const ROUNDS: usize = 10;
@@ -27,7 +28,7 @@ fn options() -> Options {
     }
 }
 
-fn applied() -> trefoil_rpc::v1::MutateResponse {
+fn applied() -> v1::MutateResponse {
     trefoil_rpc::encode_ack(&Ack {
         epoch: 1,
         outcome: Outcome::Applied,
@@ -186,17 +187,31 @@ fn a_call_that_waits_sleeps_beside_what_has_completed() {
 }
 
 /// A replica that takes calls and does not answer counts as down before the
-/// caller's patience ends.
+/// caller's patience ends, to the CAS and to its look at what the others hold.
 #[test]
 fn a_replica_that_hangs_does_not_cost_a_cas_its_deadline() {
-    let fake = Fake::start(Script::new(Mode::R32, |request| {
+    let hangs = |backend: u32| async move {
+        if backend == 0 {
+            std::future::pending::<()>().await;
+        }
+    };
+    let mut script = Script::new(Mode::R32, move |request| {
         Box::pin(async move {
-            if request.backend == 0 {
-                std::future::pending::<()>().await;
-            }
+            hangs(request.backend).await;
             Ok(applied())
         })
-    }));
+    });
+    script.on_lookup = Box::new(move |request| {
+        Box::pin(async move {
+            hangs(request.backend).await;
+            Ok(v1::LookupResponse {
+                epoch: 1,
+                found: Some(v1::lookup_response::Found::Absent(v1::Absent {})),
+                stamp: 0,
+            })
+        })
+    });
+    let fake = Fake::start(script);
     let mut client = Cell::connect(&fake.address).unwrap().client(options());
     let begin = Instant::now();
     let done = client.cas(b"key", Expected::Absent, b"value", SetOptions::default());
