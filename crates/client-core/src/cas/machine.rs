@@ -6,8 +6,8 @@ use crate::mode::{Mode, REPLICAS_MAX};
 use crate::mutants::{self, Mutant};
 use crate::outcome::{MutationOutcome, SendFailure};
 use crate::quorum::{CasDecision, CasState, decide_cas};
-use crate::retry::{Limits, PAUSE_NS_MAX, Retry, RetryCause, RetryCounts};
-use std::ops::RangeFrom;
+use crate::retry::{Limits, Retry, RetryCause, RetryCounts};
+use std::ops::Range;
 use trefoil_layout::Version;
 use trefoil_layout::op::{Ack, Expected, Outcome, Rejection};
 
@@ -17,6 +17,10 @@ const LOOK_AFTER_NS: u64 = 5_000;
 
 /// How often one CAS makes survivors agree that nothing is there.
 const HEALS_MAX: u8 = 4;
+
+/// The longest pause. Pauses double, so that nobody waits for much longer than he has to;
+/// whoever is waited for as long as that has most likely died.
+const PAUSE_NS_MAX: u64 = 10_000_000;
 
 /// Where it is with its look at what a quorum agrees on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,9 +74,15 @@ pub struct Cas {
     next: Option<usize>,
     look: Look,
     pause_ns: u64,
-    /// When it was polled last, and since when it waits for others, if it does.
+    /// When it was polled last.
     now_ns: u64,
-    waiting_ns: Option<u64>,
+    /// Until when it waits for others at most; `u64::MAX` if it does not.
+    waits_until_ns: u64,
+    /// Before anything is sent.
+    is_pausing: bool,
+    /// The replicas that have refused it because they have not got round to what is
+    /// expected, as a bit set.
+    lagging: u8,
     anew: Anew,
     heals_left: u8,
     /// Replicas have put off what it needs.
@@ -105,7 +115,9 @@ impl Cas {
             look: Look::Ahead,
             pause_ns: LOOK_AFTER_NS,
             now_ns: 0,
-            waiting_ns: None,
+            waits_until_ns: u64::MAX,
+            is_pausing: false,
+            lagging: 0,
             anew: Anew::No,
             heals_left: HEALS_MAX,
             is_late: false,
@@ -160,12 +172,13 @@ impl Cas {
     /// holds what it held, at the same place of the key's cohort. Answers that are open
     /// will not come.
     pub fn follow(&mut self) {
-        for state in &mut self.states {
+        for (replica, state) in self.states.iter_mut().enumerate() {
+            let is_passed_over = self.passed_over & 1 << replica != 0;
             *state = match *state {
                 CasState::Open => CasState::Lost,
-                // What an outcome rests on stays.
+                // What an outcome rests on stays, and so does what may hold a lost copy.
                 CasState::Down | CasState::PutOff | CasState::Rejected(_)
-                    if self.outcome.is_none() =>
+                    if self.outcome.is_none() && !is_passed_over =>
                 {
                     CasState::Unsent
                 }
@@ -199,6 +212,9 @@ impl Cas {
         self.now_ns = now_ns;
         if now_ns >= self.retry.deadline_ns() {
             self.give_up();
+        }
+        if std::mem::take(&mut self.is_pausing) {
+            return self.pause();
         }
         if let Some(replica) = self.next.take() {
             self.states[replica] = CasState::Open;
@@ -253,7 +269,7 @@ impl Cas {
             }
             Look::Due => {
                 self.look = Look::Open;
-                self.waiting_ns.get_or_insert(now_ns);
+                self.wait_for_others();
                 CasStep::Look
             }
             Look::Open => wait,
@@ -264,7 +280,20 @@ impl Cas {
     fn pause(&mut self) -> CasStep {
         let ns = self.pause_ns;
         self.pause_ns = (ns * 2).min(PAUSE_NS_MAX);
-        CasStep::Pause { ns }
+        let left_ns = self.retry.deadline_ns().saturating_sub(self.now_ns);
+        CasStep::Pause {
+            ns: ns.min(left_ns),
+        }
+    }
+
+    /// It begins to wait, unless it does already: not until what it holds is at rest, and
+    /// not until there is no time left to go on.
+    fn wait_for_others(&mut self) {
+        if self.waits_until_ns == u64::MAX {
+            let left_ns = self.retry.deadline_ns().saturating_sub(self.now_ns);
+            let patience_ns = (AT_REST_NS / 2).min(left_ns / 2);
+            self.waits_until_ns = self.now_ns.saturating_add(patience_ns);
+        }
     }
 
     /// Those that have put it off are asked next.
@@ -304,7 +333,14 @@ impl Cas {
             (
                 Looked::Disagree { .. } | Looked::Unknown | Looked::Agreed(Expected::Absent),
                 None,
-            ) if has_left => self.advance(),
+            ) if has_left => {
+                self.ask_those_ahead_again();
+                self.advance();
+            }
+            // The others say too little for that.
+            (Looked::Unknown, None) if self.passed_over != 0 && !self.is_patient() => {
+                self.anew = Anew::Due(Look::Past);
+            }
             (Looked::Agreed(agreed), None) if agreed == self.expected => {
                 if has_begun {
                     self.begin_anew();
@@ -392,12 +428,10 @@ impl Cas {
         if !self.is_open(replica, version) {
             return;
         }
+        let lags = matches!(ack.outcome, Outcome::Mismatch { bound, .. } if bound < self.expected_version());
+        self.lagging = self.lagging & !(1 << replica) | u8::from(lags) << replica;
         self.states[replica] = match ack.outcome {
             Outcome::Applied => CasState::Applied { epoch: ack.epoch },
-            Outcome::Mismatch { bound, .. } if self.lags(bound) => {
-                self.waiting_ns.get_or_insert(self.now_ns);
-                CasState::PutOff
-            }
             Outcome::Mismatch { present, .. } => CasState::Refused { present },
             // A replica that knows something newer has not installed it.
             Outcome::Superseded { bound } => CasState::Refused {
@@ -406,6 +440,7 @@ impl Cas {
             Outcome::Rejected(rejection) if puts_off(rejection) => CasState::PutOff,
             Outcome::Rejected(rejection) => CasState::Rejected(rejection),
         };
+        self.wait_for_those_behind();
         self.advance();
     }
 
@@ -431,6 +466,7 @@ impl Cas {
             }
             SendFailure::Lost => CasState::Lost,
         };
+        self.wait_for_those_behind();
         self.advance();
     }
 
@@ -546,7 +582,7 @@ impl Cas {
     /// A quorum still holds what is expected.
     fn begin_anew(&mut self) {
         self.evict_own();
-        self.anew = match self.gives_way(0..) {
+        self.anew = match self.gives_way(0..self.replica_count) {
             // Whoever is first there comes to the others in a moment.
             true => Anew::Paused(Look::Ahead),
             // It has looked: one refusal does not stop it again.
@@ -609,15 +645,25 @@ impl Cas {
         }
         match states.iter().position(held) {
             // Whoever is ahead at one that was asked before has to come past this one.
-            Some(held) => self.gives_way(held..),
+            Some(held) => self.gives_way(held..self.replica_count),
             None => self.look == Look::Ahead && states.iter().any(has_refused),
+        }
+    }
+
+    /// Those that have refused it for something newer have done nothing, and may have
+    /// something else by now.
+    fn ask_those_ahead_again(&mut self) {
+        for replica in 0..self.replica_count {
+            if self.gives_way(replica..replica + 1) {
+                self.states[replica] = CasState::Unsent;
+            }
         }
     }
 
     /// Whether a replica has refused it for something that is newer than what is expected
     /// and not at rest: most likely a contender's, on its way to the next replica, and it is
     /// given the time for that.
-    fn gives_way(&self, at: RangeFrom<usize>) -> bool {
+    fn gives_way(&self, at: Range<usize>) -> bool {
         let expected = self.expected_version();
         let is_newer = |state: &CasState| {
             let CasState::Refused { present } = state else {
@@ -633,17 +679,33 @@ impl Cas {
             && !mutants::is_on(Mutant::CasOvertakes)
     }
 
-    /// Whether a replica with this bound has not got round to what is expected, which one that
-    /// has died had, and one where this has taken its place. Giving up would take away the
-    /// last copy.
-    fn lags(&self, bound: Version) -> bool {
+    /// What is expected was at one that has died, and where this has taken its place. It is
+    /// on its way to those that lag behind, which are asked again: giving up would take away
+    /// the last copy.
+    fn wait_for_those_behind(&mut self) {
         let states = &self.states[..self.replica_count];
-        let is_dead = |state: &CasState| matches!(state, CasState::Down | CasState::Lost);
-        bound < self.expected_version()
-            && states.iter().any(is_dead)
+        let is_dead = |state: &CasState| {
+            matches!(
+                state,
+                CasState::Down | CasState::Lost | CasState::Rejected(Rejection::Recovering)
+            )
+        };
+        let waits = states.iter().any(is_dead)
             && states.iter().any(CasState::is_applied)
             && self.is_patient()
-            && !mutants::is_on(Mutant::CasOvertakes)
+            && !mutants::is_on(Mutant::CasOvertakes);
+        if !waits {
+            return;
+        }
+        for (replica, state) in self.states.iter_mut().enumerate() {
+            if self.lagging & 1 << replica != 0 && matches!(state, CasState::Refused { .. }) {
+                *state = CasState::Unsent;
+                self.is_pausing = true;
+            }
+        }
+        if self.is_pausing {
+            self.wait_for_others();
+        }
     }
 
     /// What is older than this is what a replica has that lags behind.
@@ -655,8 +717,7 @@ impl Cas {
     }
 
     fn is_patient(&self) -> bool {
-        self.waiting_ns
-            .is_none_or(|since_ns| self.now_ns.saturating_sub(since_ns) < AT_REST_NS)
+        self.now_ns < self.waits_until_ns
     }
 
     fn next_to_install(&self) -> Option<usize> {
@@ -691,6 +752,14 @@ impl Cas {
         })
     }
 
+    /// Whether nobody will see it: fewer than a quorum hold it, and nothing is open.
+    fn is_nowhere(&self) -> bool {
+        let states = &self.states[..self.replica_count];
+        let held = |state: &&CasState| matches!(state, CasState::Applied { .. } | CasState::Lost);
+        let held_count = states.iter().filter(held).count();
+        !self.uncertain && !states.contains(&CasState::Open) && held_count < self.quorum
+    }
+
     /// The deadline has passed: nothing is waited for any more.
     fn give_up(&mut self) {
         self.anew = Anew::No;
@@ -713,7 +782,9 @@ impl Cas {
         }
         self.look = Look::Past;
         self.next = None;
-        self.outcome = Some(if self.is_untouched() {
+        self.is_pausing = false;
+        self.outcome = Some(if self.is_nowhere() {
+            self.evict_own();
             MutationOutcome::Failed {
                 cause: self.retry.deadline(),
             }

@@ -35,8 +35,8 @@
 //! * **Each replica gets the message at most once, and no layer below may
 //!   repeat it** (rule 14): a copy that finds the first one's work would be
 //!   refused, and a refusal must mean that it does not hold. A lost answer
-//!   stays unknown. One that has *put it off* has done nothing, says so, and is
-//!   asked again.
+//!   stays unknown. One that has *put it off*, or has refused it, has done nothing,
+//!   says so, and may be asked again.
 //! * Once two have applied it, the others get it before `Done` by rule 11: as a
 //!   SET at its own version, which also takes the place of what a contender has
 //!   left there. A copy of its own on one replica of three would leave the key
@@ -56,7 +56,9 @@
 //!   bound is too high). One death, and nobody has a quorum. The same where it
 //!   holds one replica itself and meets the contender at a later one: with the
 //!   first one dead, who has a place behind it is ahead. Whoever gives way does so
-//!   for [`AT_REST_NS`] at most: the contender's client may have died.
+//!   for half of [`AT_REST_NS`] at most, or of the time that is left: the
+//!   contender's client may have died, and what it holds itself is not to be at rest
+//!   when it goes on.
 //! * One that a replica holds goes on, for the same reason: ending there would
 //!   leave its version in nobody's care. So it waits for those that have put it
 //!   off: replicas freeze one after the other while a cell is resized. Each attempt

@@ -194,6 +194,7 @@ fn held_by_one_it_gives_way_to_what_is_newer_at_the_next() {
     };
     let mut cas = held();
     cas.looks(Looked::Unknown);
+    cas.refused_by(1, 5, Some(4));
     cas.pauses();
     cas.looks(agreed(4));
     cas.evicts(0, 5);
@@ -222,19 +223,46 @@ fn held_by_one_it_gives_way_to_what_is_newer_at_the_next() {
             Limits::until(10 * AT_REST_NS),
         ));
         cas.applied_by(0, 5);
-        cas.refused_by(1, 5, Some(4));
-        for now in [0, AT_REST_NS - 1] {
+        let patience = AT_REST_NS / 2;
+        for now in [0, patience - 1] {
+            cas.refused_by(1, 5, Some(4));
             assert!(matches!(cas.0.poll(now), CasStep::Pause { .. }));
             assert_eq!(cas.0.poll(now), CasStep::Look);
             cas.0.handle_look(looked);
         }
-        assert!(matches!(cas.0.poll(AT_REST_NS), CasStep::Pause { .. }));
-        assert_eq!(cas.0.poll(AT_REST_NS), CasStep::Look);
+        cas.refused_by(1, 5, Some(4));
+        assert!(matches!(cas.0.poll(patience), CasStep::Pause { .. }));
+        assert_eq!(cas.0.poll(patience), CasStep::Look);
         cas.0.handle_look(looked);
         cas.applied_by(2, 5);
         cas.installs(1, 5);
         cas.ends_stored(5);
     }
+}
+
+/// A value that was erased a moment ago, at one that has not got round to that.
+#[test]
+fn held_by_one_it_asks_again_where_it_has_given_way() {
+    let mut cas = Script::over_nothing();
+    cas.applied_by(0, 5);
+    cas.refused_by(1, 5, Some(2));
+    cas.pauses();
+    cas.looks(Looked::Agreed(Expected::Absent));
+    cas.applied_by(1, 5);
+    cas.installs(2, 5);
+    cas.ends_stored(5);
+}
+
+#[test]
+fn held_by_one_at_its_deadline_it_is_taken_back() {
+    let mut cas = Script::over_3();
+    cas.applied_by(0, 5);
+    cas.refused_by(1, 5, Some(4));
+    let (replica, version) = (0, v(5));
+    assert_eq!(cas.0.poll(1_000), CasStep::Evict { replica, version });
+    let cause = GiveUp::Deadline { last: None };
+    let failed = MutationOutcome::Failed { cause };
+    assert_eq!(cas.0.poll(1_000), CasStep::Done(failed));
 }
 
 #[test]
@@ -392,7 +420,7 @@ fn failed_among_survivors_it_leaves_them_agreeing_on_nothing() {
     cas.applied_by(0, 5);
     cas.fails_at(1, 5, SendFailure::NotSent);
     cas.refused_by(2, 5, Some(1));
-    cas.step(CasStep::Later);
+    cas.pauses();
     cas.has_missed_it(2, 5, 1);
     cas.0.handle_look(disagree([Some(5), None, Some(1)]));
     cas.begins_to_evict(0, 5);
@@ -506,6 +534,26 @@ fn lost_once_and_applied_twice_it_is_stored() {
     cas.applied_by(2, 6);
     cas.installs(0, 6);
     cas.ends_stored(6);
+}
+
+/// Who is left says too little for a look.
+#[test]
+fn lost_it_goes_on_without_a_look_that_finds_nobody() {
+    let mut cas = Script::over_3();
+    cas.fails_at(0, 5, SendFailure::Lost);
+    cas.looks(Looked::Unknown);
+    cas.pauses();
+    assert_eq!(cas.0.poll(500), CasStep::Look);
+    cas.0.handle_look(Looked::Unknown);
+    assert_eq!(cas.0.poll(500), CasStep::Nominate { above: v(5) });
+    cas.0.handle_version(v(6));
+    let (replica, version) = (1, v(6));
+    assert_eq!(cas.0.poll(500), CasStep::Send { replica, version });
+    cas.0.handle_failure(1, v(6), SendFailure::NotSent);
+    let last = RetryCause::Connection;
+    let cause = GiveUp::Budget { last };
+    let failed = MutationOutcome::Failed { cause };
+    assert_eq!(cas.0.poll(500), CasStep::Done(failed));
 }
 
 #[test]
@@ -705,13 +753,30 @@ fn held_by_one_it_waits_for_a_survivor_that_lags_behind() {
         cas.fails_at(0, 5, SendFailure::NotSent);
         cas.applied_by(1, 5);
         cas.refused_by(2, 5, Some(1));
-        cas.step(CasStep::Later);
+        cas.pauses();
         cas
     };
     let mut cas = lags();
     cas.refused_by(2, 5, None);
-    cas.step(CasStep::Later);
+    cas.pauses();
     cas.applied_by(2, 5);
+    cas.ends_stored(5);
+    // It has begun again, and has forgotten.
+    let mut cas = Script::over_3();
+    cas.rejected_by(0, Rejection::Recovering);
+    cas.applied_by(1, 5);
+    cas.refused_by(2, 5, Some(1));
+    cas.pauses();
+    cas.applied_by(2, 5);
+    cas.installs(0, 5);
+    cas.ends_stored(5);
+    // It is found dead last.
+    let mut cas = Script::over_3();
+    cas.applied_by(0, 5);
+    cas.refused_by(1, 5, Some(1));
+    cas.fails_at(2, 5, SendFailure::NotSent);
+    cas.pauses();
+    cas.applied_by(1, 5);
     cas.ends_stored(5);
     // It has missed it for good.
     let mut cas = lags();
@@ -731,14 +796,18 @@ fn put_off_by_all_it_is_nowhere() {
 }
 
 #[test]
-fn put_off_until_its_deadline_it_is_indeterminate() {
+fn put_off_until_its_deadline_it_is_taken_back() {
     let mut cas = Script::over_3();
     cas.applied_by(0, 5);
     cas.rejected_by(1, Rejection::UnknownConfig);
     cas.rejected_by(2, Rejection::UnknownConfig);
     cas.step(CasStep::Later);
-    let done = CasStep::Done(MutationOutcome::Indeterminate);
-    assert_eq!(cas.0.poll(1_000), done);
+    let (replica, version) = (0, v(5));
+    assert_eq!(cas.0.poll(1_000), CasStep::Evict { replica, version });
+    let last = Some(RetryCause::ConfigChanged);
+    let cause = GiveUp::Deadline { last };
+    let failed = MutationOutcome::Failed { cause };
+    assert_eq!(cas.0.poll(1_000), CasStep::Done(failed));
 }
 
 #[test]
@@ -770,6 +839,17 @@ fn it_follows_its_replicas_to_other_processes() {
     cas.applied_by(1, 5);
     cas.installs(2, 5);
     cas.ends_stored(5);
+
+    // What may hold its lost copy is passed over there, too.
+    let mut cas = Script::over_3();
+    cas.fails_at(0, 5, SendFailure::Lost);
+    cas.looks(agreed(3));
+    cas.nominates(5, 6);
+    cas.0.follow();
+    cas.applied_by(1, 6);
+    cas.applied_by(2, 6);
+    cas.installs(0, 6);
+    cas.ends_stored(6);
 
     // Two refusals stay two refusals.
     let mut cas = fails_after_it_was_applied(Some(2));

@@ -70,6 +70,10 @@ pub enum Outcome {
 
 /// What decides about the operation's steps.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "slots of a slab: their size is paid once, and a box would be an allocation each"
+)]
 pub(crate) enum Machine {
     Idle,
     Get(GetMachine),
