@@ -13,11 +13,8 @@
 //! at a time. One that has become longer still is another way: it is believed at the second
 //! look, which comes soon.
 
-/// It is looked at anew after so long, …
+/// It is looked at anew after so long.
 const PERIOD_NS: u64 = 10_000_000_000;
-/// … or after so many times the way: who makes room waits two or three round trips for it, and
-/// less than one answer in a hundred is to be asked for meanwhile.
-const PERIOD_FACTOR: u64 = 400;
 /// Or after so long, where it seems to be another one.
 const SOON_NS: u64 = 1_000_000_000;
 /// A look takes so many answers at least, …
@@ -66,7 +63,7 @@ impl Way {
 
     /// Whether answers are wanted that were alone.
     pub(crate) fn is_due(&self, now_ns: u64) -> bool {
-        self.ns < u64::MAX && now_ns.saturating_sub(self.since_ns) > self.period_ns()
+        self.ns < u64::MAX && now_ns.saturating_sub(self.since_ns) > PERIOD_NS
     }
 
     /// An answer took so long. `is_alone` if nothing else was under way when it was asked for.
@@ -88,7 +85,7 @@ impl Way {
             if self.alone_count >= LOOK_COUNT && (is_long || took_ns >= LOOK_NS) {
                 self.conclude(now_ns);
             }
-        } else if now_ns.saturating_sub(self.since_ns) / 2 > self.period_ns() {
+        } else if now_ns.saturating_sub(self.since_ns) > 2 * PERIOD_NS {
             // Nobody makes room for any that is alone.
             self.believe(self.aged().min(self.least_ns), now_ns);
         }
@@ -102,8 +99,7 @@ impl Way {
                 .saturating_mul(OTHER_FACTOR)
                 .saturating_add(SLACK_NS);
         if is_other && !self.is_doubted {
-            let since_ns = (now_ns + SOON_NS).saturating_sub(self.period_ns());
-            self.believe(self.ns, since_ns);
+            self.believe(self.ns, (now_ns + SOON_NS).saturating_sub(PERIOD_NS));
             self.is_doubted = true;
             return;
         }
@@ -114,10 +110,6 @@ impl Way {
             },
             now_ns,
         );
-    }
-
-    fn period_ns(&self) -> u64 {
-        PERIOD_NS.max(self.ns.saturating_mul(PERIOD_FACTOR))
     }
 
     fn aged(&self) -> u64 {
@@ -173,22 +165,6 @@ mod tests {
         assert_eq!(after(&mut way, 5000 * US, true, 11..13), 5000 * US);
         // A shorter one at once.
         assert_eq!(after(&mut way, 300 * US, true, 13..14), 300 * US);
-    }
-
-    #[test]
-    fn a_long_way_is_looked_at_less_often() {
-        // A look takes two or three round trips: at most one of a hundred waits for that.
-        for (ns, period_s) in [(25_000 * US, 10), (100_000 * US, 40), (200_000 * US, 80)] {
-            let mut way = Way::UNKNOWN;
-            way.took(ns, true, S);
-            assert!(!way.is_due((1 + period_s) * S), "{ns}");
-            assert!(way.is_due((1 + period_s) * S + 1), "{ns}");
-        }
-        // One that seems to be another one is looked at soon all the same.
-        let mut way = Way::UNKNOWN;
-        after(&mut way, 100_000 * US, true, 0..1);
-        assert_eq!(after(&mut way, 300_000 * US, true, 1..40), 100_000 * US);
-        assert_eq!(after(&mut way, 300_000 * US, true, 40..43), 300_000 * US);
     }
 
     #[test]
