@@ -1255,8 +1255,12 @@ fn a_way_that_is_longer_than_patience_is_learned_by_who_wakes_late() {
     let (mut payload, mut out) = (Vec::new(), Vec::new());
     let mut resent = Vec::new();
     for id in 1..=100u64 {
-        // From 0.1 ms to 10 ms, and each look is 3 ms after it is due.
-        let way_ns = if id <= 50 { MS / 10 } else { 10 * MS };
+        // From 0.1 ms to 4 ms, and each look 3 ms after it is due.
+        let (way_ns, late_ns) = if id <= 50 {
+            (MS / 10, 0)
+        } else {
+            (4 * MS, 3 * MS)
+        };
         world.courier.ask(short_scan(id));
         let mut coming: BTreeMap<(u64, usize), Vec<u8>> = BTreeMap::new();
         while !world.courier.is_idle() {
@@ -1284,7 +1288,7 @@ fn a_way_that_is_longer_than_patience_is_learned_by_who_wakes_late() {
                 .map_or(u64::MAX, |((at, _), _)| *at);
             match next.min(world.courier.due_ns()) {
                 u64::MAX => break,
-                at => now = now.max(at) + 3 * MS,
+                at => now = now.max(at) + late_ns,
             }
         }
         resent.push(world.courier.counts().resent);
