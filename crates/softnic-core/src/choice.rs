@@ -40,7 +40,8 @@ impl Situation {
     pub fn prefers_votes(&self) -> bool {
         let scan_len = ANSWER_LEN + self.solicited;
         let (part, of) = SHARE_OF_SCANS;
-        let fits = self.used + scan_len <= self.window / of * part;
+        // One alone is always sent, however long.
+        let fits = self.used == 0 || self.used + scan_len <= self.window / of * part;
         let is_wasteful = scan_len > TIMES * (2 * ANSWER_LEN + self.usual_len);
         // Without a second answer nothing is known of the way.
         let is_queued = self.round_trip_ns > self.way_ns.saturating_mul(QUEUE_FACTOR);
@@ -73,6 +74,19 @@ mod tests {
         assert!(!with(|of| of.used = 300 << 10));
         assert!(with(|of| of.used = 350 << 10));
         assert!(with(|of| of.used = 10 << 20));
+    }
+
+    #[test]
+    fn one_alone_always_has_room() {
+        let alone = |of: &mut Situation| {
+            (of.window, of.solicited, of.usual_len) = (16 << 10, 14 << 10, 300);
+        };
+        assert!(!with(alone));
+        // The next one waits for it.
+        assert!(with(|of| {
+            alone(of);
+            of.used = 1;
+        }));
     }
 
     #[test]

@@ -17,7 +17,9 @@
 //! may ask the same of another one, because scans and reads change nothing.
 
 use crate::choice::Situation;
-use crate::limits::{ANSWERS_LEN_MAX, ASK_COUNT_MAX, DATA_LEN_MAX, WINDOW_LEN, WINDOW_LEN_MIN};
+use crate::limits::{
+    ANSWERS_LEN_MAX, ASK_COUNT_MAX, DATA_LEN_MAX, SESSION_PATIENCE_NS, WINDOW_LEN, WINDOW_LEN_MIN,
+};
 use crate::target::ReadRange;
 use crate::way::Way;
 use crate::wire::{
@@ -65,7 +67,7 @@ impl Default for InitiatorOptions<'_> {
     fn default() -> Self {
         InitiatorOptions {
             window: WINDOW_LEN,
-            patience_ns: 500_000_000,
+            patience_ns: SESSION_PATIENCE_NS,
             token: &[],
         }
     }

@@ -39,3 +39,7 @@ const _: () = {
     // However many items there are in a full frame, their count fits.
     assert!(ANSWERS_LEN_FULL / ANSWER_LEN < u16::MAX as usize);
 };
+
+/// How long an engine that owes answers may say nothing before a client gives the session up, in
+/// nanoseconds.
+pub const SESSION_PATIENCE_NS: u64 = 500_000_000;

@@ -207,13 +207,19 @@ impl EnginePort {
         if !is_ours {
             return Err(ConnectError::Inconsistent { address, backend });
         }
-        let unreachable = |source| ConnectError::Unreachable { address, source };
-        let beside = |window| Datagrams::beside(&socket, &channel, address, window);
-        let datagrams = match engine.datagrams {
+        let window = match engine.datagrams {
             DatagramUse::No => None,
-            DatagramUse::Yes => beside(Window::new(WINDOW_LEN)).map_err(unreachable)?,
-            DatagramUse::Unpaced => beside(Window::fixed(WINDOW_LEN)).map_err(unreachable)?,
+            DatagramUse::Yes => Some(Window::new(WINDOW_LEN)),
+            DatagramUse::Unpaced => Some(Window::fixed(WINDOW_LEN)),
         };
+        let datagrams = window.and_then(|window| {
+            let beside = Datagrams::beside(&socket, &channel, address, window);
+            // The stream stands, and carries everything.
+            beside.unwrap_or_else(|error| {
+                tracing::warn!("the engine at {address} is asked by TCP, not over UDP: {error}");
+                None
+            })
+        });
         let config_id = opened.topology.config_id;
         let session = Session {
             socket,

@@ -169,6 +169,12 @@ impl<const N: usize> Get<N> {
         for rank in 0..N {
             let number = self.at(rank);
             let replica = &mut self.replicas[number];
+            if replica.is_data_next() {
+                // They have as long as anything else, whenever that was late.
+                self.data_since_ns = now_ns;
+                let late_ns = now_ns.saturating_add(self.hedge_after_ns);
+                self.wake_ns = self.wake_ns.min(late_ns);
+            }
             match replica.work {
                 Work::Spare | Work::Busy | Work::Settled => {}
                 Work::Lookup => {
@@ -177,7 +183,6 @@ impl<const N: usize> Get<N> {
                 }
                 Work::Data => {
                     replica.work = Work::Busy;
-                    self.data_since_ns = now_ns;
                     return GetStep::ReadData {
                         replica: number,
                         pointer: self.pointers[number],
@@ -209,6 +214,7 @@ impl<const N: usize> Get<N> {
         self.votes[replica] = Vote::Present { version, epoch };
         self.pointers[replica] = entry.pointer;
         self.slot_numbers[replica] = slot_number;
+        self.replicas[replica].data = Data::Unread;
         if Self::quorum() == 1 {
             // Decided already; only its data is missing.
             self.read_data(replica);
@@ -222,6 +228,7 @@ impl<const N: usize> Get<N> {
         match vote {
             IndexVote::Absent { epoch } => {
                 self.votes[replica] = Vote::Absent { epoch };
+                self.replicas[replica].data = Data::Unread;
                 self.replicas[replica].work = Work::Settled;
                 self.advance();
             }

@@ -64,6 +64,15 @@ impl Replica {
         faults: 0,
         lacking: None,
     };
+
+    /// Whether its data are asked for next, by a read or by another lookup.
+    pub(super) fn is_data_next(&self) -> bool {
+        match self.work {
+            Work::Data => true,
+            Work::Lookup => self.data == Data::Reading,
+            _ => false,
+        }
+    }
 }
 
 /// Rounds with the same votes after which those who disagree about whether there
@@ -168,12 +177,12 @@ impl<const N: usize> Get<N> {
     }
 
     /// Of one that was asked for its vote alone the data are wanted: they come with another
-    /// vote.
+    /// vote. Until then the one that it has given stands: another's data may come first.
     #[cold]
     fn vote_with_data(&mut self, number: usize) {
-        self.clear(number);
         let replica = &mut self.replicas[number];
         replica.strategy = Strategy::Scar;
+        replica.data = Data::Reading;
         replica.work = Work::Lookup;
     }
 
@@ -621,7 +630,7 @@ impl<const N: usize> Get<N> {
         };
         if members != 0 {
             // Whose data are wanted is known. They are late when their read is.
-            let is_next = |replica: &Replica| replica.work == Work::Data;
+            let is_next = |replica: &Replica| replica.is_data_next();
             let since_ns = match self.replicas.iter().any(is_next) {
                 true => now_ns,
                 false => self.data_since_ns,

@@ -1031,6 +1031,94 @@ fn data_that_are_late_are_read_of_another_member() {
     get.data(2, 5).hit(2, 5);
 }
 
+/// One who has told its vote alone is asked again, for data. What it has said stands meanwhile.
+#[test]
+fn data_that_are_late_are_asked_of_one_that_has_told_its_vote_alone() {
+    let plan = Plan {
+        strategies: [Strategy::VoteThenRead, Strategy::Vote, Strategy::Scar],
+        hedge_after_ns: 50,
+        ..Plan::frugal(0)
+    };
+    let late = || {
+        let mut get = Script::<3>::with(&plan, Limits::until(1_000));
+        get.asks(GetStep::Vote { replica: 0 });
+        get.asks(GetStep::Vote { replica: 1 });
+        get.votes(0, 5, 1).votes(1, 5, 1);
+        let (replica, pointer) = (0, pointer(0));
+        assert_eq!(get.0.poll(30), GetStep::ReadData { replica, pointer });
+        assert_eq!(get.0.poll(80), GetStep::Scan { replica: 1 });
+        get
+    };
+    let data = bytes_of(KEY, 5, 0);
+    // The first one's come after all.
+    let mut get = late();
+    get.data(0, 5).hit(0, 5).retried(&[(RetryCause::Slow, 1)]);
+    // Or the other's.
+    let mut get = late();
+    get.0.handle_scar(1, present(1, 5, 1), &data, &check());
+    get.hit(1, 5);
+    // Both hang: the third is asked, once the second is late, too.
+    let mut get = late();
+    assert_eq!(get.0.poll(81), GetStep::Wait { until_ns: 130 });
+    assert_eq!(get.0.poll(130), GetStep::Scan { replica: 2 });
+    get.0.handle_scar(2, present(2, 5, 1), &data, &check());
+    get.hit(2, 5);
+    // What it says then counts, and not what it has said: the third decides.
+    for is_absent in [true, false] {
+        let mut get = late();
+        match is_absent {
+            true => get
+                .0
+                .handle_scar(1, IndexVote::Absent { epoch: 1 }, &[], &check()),
+            false => {
+                let data = bytes_of(KEY, 6, 0);
+                get.0.handle_scar(1, present(1, 6, 1), &data, &check());
+            }
+        }
+        assert_eq!(get.0.poll(81), GetStep::Scan { replica: 2 });
+        if is_absent {
+            let vote = IndexVote::Absent { epoch: 1 };
+            get.0.handle_scar(2, vote, &[], &check());
+            get.miss(MissReason::Absent);
+        } else {
+            let data = bytes_of(KEY, 6, 0);
+            get.0.handle_scar(2, present(2, 6, 1), &data, &check());
+            get.hit(1, 6);
+        }
+    }
+    // It fails: its vote is gone.
+    let mut get = late();
+    get.fails(1, Failure::Connection);
+    assert_eq!(get.0.poll(81), GetStep::Scan { replica: 2 });
+    get.0.handle_scar(2, present(2, 5, 1), &data, &check());
+    get.hit(2, 5);
+}
+
+/// All three were asked, and nobody is left when the time for one more has come.
+#[test]
+fn data_are_late_after_their_own_time_whoever_else_was() {
+    let plan = Plan {
+        strategies: [Strategy::VoteThenRead; 3],
+        hedge_after_ns: 50,
+        fan_out: 3,
+        ..Plan::frugal(0)
+    };
+    let mut get = Script::<3>::with(&plan, Limits::until(1_000));
+    for replica in 0..3 {
+        get.asks(GetStep::Vote { replica });
+    }
+    assert_eq!(get.0.poll(50), GetStep::Wait { until_ns: 1_000 });
+    get.votes(0, 5, 1).votes(1, 5, 1);
+    let read = |replica| {
+        let pointer = pointer(replica);
+        GetStep::ReadData { replica, pointer }
+    };
+    assert_eq!(get.0.poll(60), read(0));
+    assert_eq!(get.0.poll(61), GetStep::Wait { until_ns: 110 });
+    assert_eq!(get.0.poll(110), read(1));
+    get.data(1, 5).hit(1, 5);
+}
+
 #[test]
 fn messages_and_scar_bring_vote_and_data_at_once() {
     let plan = Plan {

@@ -10,6 +10,10 @@
 //! handle(payload, now, |answer| …)   what came, opened; whole answers, as in a stream
 //! due_ns()                           when next_payload may have something again
 //! ```
+//!
+//! Whoever waits looks at `due_ns` at the latest, and hands over what has come before it asks
+//! for the next payload. Whoever does not wait may look much later: what lay in the socket until
+//! then was no longer on its way, and what was lost meanwhile has not been asked again.
 
 use super::coming::{Coming, Patch};
 use super::piece::{
@@ -17,6 +21,7 @@ use super::piece::{
 };
 use super::silence::{Heard, Silence};
 use super::{DATAGRAM_LEN_MIN, DATAGRAM_LEN_USUAL, Path, Window, datagram_len, payload_len};
+use crate::limits::SESSION_PATIENCE_NS;
 use crate::wire::{ANSWER_LEN, Ask, Malformed};
 use std::collections::{HashMap, VecDeque};
 
@@ -35,9 +40,13 @@ const TWICE_LEN_MAX: usize = 4096;
 /// after so much less patience: it is lost, or another way took longer.
 const GAP_PATIENCE: u64 = 4;
 /// What has not been answered for so many times the patience, and so long, does not get through:
-/// by then it was asked three times.
+/// by then it was asked three times, if anybody looked.
 const GIVE_UP_PATIENCE: u64 = 4;
+const GIVE_UP_TIMES: u32 = 3;
 const GIVE_UP_MIN_NS: u64 = 100_000_000;
+/// But before the session is given up for the same silence. Not much before: on ways of 75 ms the
+/// answer to a second attempt takes 320 ms.
+const GIVE_UP_MAX_NS: u64 = SESSION_PATIENCE_NS / 5 * 4;
 /// The same before it is known how long answers take.
 const GIVE_UP_FIRST_NS: u64 = 300_000_000;
 /// Where others get through it has so many times as long.
@@ -181,6 +190,8 @@ pub struct Courier {
     looks_at_ns: u64,
     /// Requests in a row that did not get through beside others that did.
     strays: u32,
+    /// See [`Courier::take_unwatched`].
+    is_unwatched: bool,
 }
 
 impl Courier {
@@ -209,6 +220,7 @@ impl Courier {
             heard_ns: 0,
             looks_at_ns: 0,
             strays: 0,
+            is_unwatched: false,
         }
     }
 
@@ -238,12 +250,23 @@ impl Courier {
         self.silence.is_silent() && !self.silence.is_due(now_ns)
     }
 
+    /// Whether datagrams do not get through: whatever is asked for goes by the stream.
+    pub fn is_silent(&self) -> bool {
+        self.silence.is_silent()
+    }
+
     /// Tells what the stream is to carry; whether that is anything. Its answers come by the
     /// stream alone.
     pub fn take_left(&mut self, on: impl FnMut(Ask)) -> bool {
         let is_any = !self.left.is_empty();
         self.left.drain(..).for_each(on);
         is_any
+    }
+
+    /// Whether nobody has looked for so long that what would have been given up is asked again
+    /// instead, since the last call: what the engine is thought to owe, it may not have heard.
+    pub fn take_unwatched(&mut self) -> bool {
+        std::mem::take(&mut self.is_unwatched)
     }
 
     /// Takes a request; touches are sent once and forgotten.
@@ -375,7 +398,9 @@ impl Courier {
         let (round_trip_ns, _) = self.window.round_trips_ns();
         match round_trip_ns {
             0 => GIVE_UP_FIRST_NS,
-            _ => (GIVE_UP_PATIENCE * self.window.patience_ns()).max(GIVE_UP_MIN_NS),
+            _ => {
+                (GIVE_UP_PATIENCE * self.window.patience_ns()).clamp(GIVE_UP_MIN_NS, GIVE_UP_MAX_NS)
+            }
         }
     }
 
@@ -387,22 +412,36 @@ impl Courier {
         // What is asked from now on has at least so long.
         let mut looks_at_ns = now_ns.saturating_add(GIVE_UP_MIN_NS);
         let (give_up_ns, heard_ns) = (self.give_up_ns(), self.heard_ns);
+        let times_min = times_within(give_up_ns, self.window.patience_ns());
         let mut late = Vec::new();
-        for (id, pending) in &self.pending {
-            let patience_ns = match heard_ns > pending.asked_ns {
-                true => GIVE_UP_BESIDE * give_up_ns,
-                false => give_up_ns,
+        for (id, pending) in &mut self.pending {
+            let at_ns = pending.asked_ns.saturating_add(give_up_ns);
+            let at_ns = match heard_ns > pending.asked_ns {
+                true => {
+                    let beside_ns = GIVE_UP_BESIDE * give_up_ns;
+                    // Unless the others have ceased, too.
+                    let ceased_ns = heard_ns.saturating_add(GIVE_UP_MAX_NS);
+                    let beside_ns = pending.asked_ns.saturating_add(beside_ns);
+                    at_ns.max(beside_ns.min(ceased_ns))
+                }
+                false => at_ns,
             };
-            match pending.asked_ns.saturating_add(patience_ns) {
-                at_ns if at_ns <= now_ns => late.push((*id, pending.asked_ns)),
-                at_ns => looks_at_ns = looks_at_ns.min(at_ns),
+            if at_ns > now_ns {
+                looks_at_ns = looks_at_ns.min(at_ns);
+            } else if pending.times < times_min {
+                // Nobody has looked when it was to be asked again: its time begins now.
+                pending.asked_ns = now_ns;
+                self.is_unwatched = true;
+            } else {
+                late.push((*id, pending.asked_ns));
             }
         }
         self.looks_at_ns = looks_at_ns;
         let Some(newest_ns) = late.iter().map(|(_, asked_ns)| *asked_ns).max() else {
             return;
         };
-        if self.heard_ns < newest_ns {
+        // What was heard in the same moment was asked for before.
+        if self.heard_ns <= newest_ns {
             return self.fall_silent(false, now_ns);
         }
         for (id, _) in late {
@@ -472,9 +511,8 @@ impl Courier {
             return;
         }
         let is_long = len >= DATAGRAM_LEN_MIN;
-        if let Some(took_ns) = self.silence.heard(of, is_long, now_ns) {
+        if self.silence.heard(of, is_long, now_ns) {
             (self.sample, self.trial_probe) = (None, None);
-            self.window.answered(took_ns, 0, now_ns);
         }
     }
 
@@ -545,6 +583,10 @@ impl Courier {
         if !is_ours {
             return Err(wrong);
         }
+        let is_watched = |sent_ns| is_watched(pending, &self.window, sent_ns, now_ns);
+        let sent_ns = pending.sent_ns(piece.attempt);
+        let took_ns = sent_ns.filter(|sent_ns| is_watched(*sent_ns));
+        let took_ns = took_ns.map(|sent_ns| now_ns.saturating_sub(sent_ns));
         pending.moved_ns = now_ns;
         let mut patches = pending.patches.iter();
         if let Some(patch) = patches.find(|patch| patch.attempt == piece.attempt) {
@@ -561,14 +603,13 @@ impl Courier {
             }
             return self.conclude(piece.id, on);
         }
-        if pending.coming.is_none()
-            && let Some(sent_ns) = pending.sent_ns(piece.attempt)
-        {
-            if pending.sent_ns(pending.attempt) > Some(sent_ns) {
+        if pending.coming.is_none() {
+            if sent_ns.is_some() && pending.sent_ns(pending.attempt) > sent_ns {
                 self.window.was_not_lost();
             }
-            let rtt_ns = now_ns.saturating_sub(sent_ns);
-            self.window.answered(rtt_ns, cost(&pending.ask), now_ns);
+            if let Some(rtt_ns) = took_ns {
+                self.window.answered(rtt_ns, cost(&pending.ask), now_ns);
+            }
         }
         // The usual case: all of it.
         if piece.bytes.len() == piece.total_len {
@@ -623,6 +664,26 @@ fn due_ns(pending: &Pending, window: &Window) -> u64 {
         true => patience_ns / GAP_PATIENCE,
         false => patience_ns,
     })
+}
+
+/// How often a request is asked within so long, two attempts at once counted as one, if somebody
+/// looks whenever it is due; no more than [`GIVE_UP_TIMES`].
+fn times_within(ns: u64, patience_ns: u64) -> u32 {
+    let at_ns = |times: u32| patience_ns.saturating_mul((1 << (times - 1)) - 1);
+    (2..=GIVE_UP_TIMES)
+        .take_while(|times| at_ns(*times) < ns)
+        .last()
+        .unwrap_or(1)
+}
+
+/// Whether an answer that is seen now, to an attempt of that time, came about now. Who waits looks
+/// when something is due, or a little later. Where nobody did it may have come at any time since
+/// the last attempt was made: that says how long it took only where it was long before.
+fn is_watched(pending: &Pending, window: &Window, sent_ns: u64, now_ns: u64) -> bool {
+    let late_ns = window.patience_ns();
+    let is_on_time = now_ns <= due_ns(pending, window).saturating_add(late_ns);
+    let unwatched_ns = now_ns.saturating_sub(pending.moved_ns);
+    is_on_time || unwatched_ns <= now_ns.saturating_sub(sent_ns) / 2
 }
 
 /// What an answer takes of the window.

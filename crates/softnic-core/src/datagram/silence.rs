@@ -25,7 +25,6 @@ struct Trial {
     id: u64,
     /// Of the probe beside it.
     probe: u64,
-    sent_ns: u64,
 }
 
 /// See the module.
@@ -77,26 +76,25 @@ impl Silence {
     pub(super) fn tried(&mut self, id: u64, probe: u64, now_ns: u64) {
         self.pause_ns = (2 * self.pause_ns).min(PAUSE_MAX_NS);
         self.until_ns = now_ns.saturating_add(self.pause_ns);
-        self.trial = Some(Trial {
-            id,
-            probe,
-            sent_ns: now_ns,
-        });
+        self.trial = Some(Trial { id, probe });
     }
 
     /// Something of an answer to this request has come, or the answer to a probe; `is_long` if
-    /// by a long datagram. How long it took, if that ends the silence.
-    pub(super) fn heard(&mut self, of: Heard, is_long: bool, now_ns: u64) -> Option<u64> {
-        let trial = self.trial?;
+    /// by a long datagram. Whether that ends the silence. How long it took is not known: nobody
+    /// waits for it, and so nobody may have looked for long.
+    pub(super) fn heard(&mut self, of: Heard, is_long: bool, now_ns: u64) -> bool {
+        let Some(trial) = self.trial else {
+            return false;
+        };
         let is_ours = match of {
             Heard::Request(id) => id == trial.id,
             Heard::Probe(number) => number == trial.probe,
         };
         if !is_ours || self.takes_long && !is_long {
-            return None;
+            return false;
         }
         (self.is_silent, self.trial, self.ended_ns) = (false, None, now_ns);
-        Some(now_ns.saturating_sub(trial.sent_ns))
+        true
     }
 }
 

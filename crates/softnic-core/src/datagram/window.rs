@@ -17,7 +17,8 @@
 //!    nothing came for long, up to half of what was right before.
 //! 3. **A queue of its own is no part of the way**: when the way is to be looked at anew, a
 //!    window that is used closes until what is under way has come, and a few answers have been
-//!    alone (a round trip or two in ten seconds). [`crate::way`] says what is believed then.
+//!    alone. That costs a loaded client two or three round trips in ten seconds: 0.3 % of its time on
+//!    ways of 10 ms, 3 % on those of 100 ms. [`crate::way`] says what is believed then.
 
 use crate::way::Way;
 

@@ -13,7 +13,7 @@ use trefoil_softnic_core::datagram::{
     Cipher, Courier, DATAGRAM_DATA_LEN_MAX, DATAGRAM_LEN_MAX, DATAGRAM_LEN_MIN, DATAGRAM_LEN_USUAL,
     Dropped, Path, Sealed, TAG_LEN, Window, datagram_len, payload_len,
 };
-use trefoil_softnic_core::limits::WINDOW_LEN;
+use trefoil_softnic_core::limits::{SESSION_PATIENCE_NS, WINDOW_LEN};
 use trefoil_softnic_core::wire::{
     ANSWER_LEN, Answer, Ask, Open, OpenStatus, Opened, RefusalCode, Region, Request, Status,
     Welcome,
@@ -1189,4 +1189,182 @@ fn an_engine_that_has_answered_no_probe_is_asked_again_later() {
     world.is_old = false;
     world.now += 61_000 * MS;
     assert_eq!(long_answers(&mut world, 50..120), 1472);
+}
+
+/// What an engine answers to the datagram that is due now.
+fn answers_to_next(world: &mut World) -> Vec<Vec<u8>> {
+    let (mut payload, mut out) = (Vec::new(), Vec::new());
+    assert!(world.courier.next_payload(world.now, &mut payload));
+    let sent = carry_out(&payload, &mut world.memory, &mut world.buffers, |answer| {
+        out.push(answer.to_vec());
+    });
+    sent.unwrap();
+    out
+}
+
+fn hand_over(world: &mut World, answers: &[Vec<u8>]) -> usize {
+    let mut count = 0;
+    for answer in answers {
+        let taken = world.courier.handle(answer, world.now, |_| count += 1);
+        taken.unwrap();
+    }
+    count
+}
+
+#[test]
+fn what_waits_until_somebody_looks_is_no_round_trip() {
+    let mut world = World::new(1, CALM);
+    for id in 1..=50 {
+        world.ask(short_scan(id));
+        world.run();
+    }
+    let before = world.courier.window().round_trips_ns();
+    // A client that stops looking once two of three have answered.
+    for id in 51..60 {
+        world.courier.ask(short_scan(id));
+        let answers = answers_to_next(&mut world);
+        world.now += 1000 * MS;
+        assert_eq!(hand_over(&mut world, &answers), 1);
+    }
+    assert!(world.courier.window().patience_ns() < 10 * MS);
+    assert_eq!(world.courier.window().round_trips_ns(), before);
+    assert_eq!(world.courier.counts().resent, 0);
+    // Nor is what ends a silence.
+    world.is_blocked = true;
+    world.ask(short_scan(100));
+    world.run();
+    assert_eq!(world.courier.counts().silences, 1);
+    world.now += 200 * MS;
+    world.courier.ask(short_scan(101));
+    world.courier.take_left(|_| ());
+    let answers = answers_to_next(&mut world);
+    world.now += 1000 * MS;
+    assert_eq!(hand_over(&mut world, &answers), 0);
+    assert!(!world.courier.leaves_all(world.now));
+    world.is_blocked = false;
+    world.ask(short_scan(102));
+    world.run();
+    let patience_ns = world.courier.window().patience_ns();
+    assert!(patience_ns < 10 * MS, "{patience_ns} ns");
+}
+
+#[test]
+fn a_way_that_is_longer_than_patience_is_learned_by_who_wakes_late() {
+    let mut world = World::new(1, CALM);
+    let mut now = world.now;
+    let (mut payload, mut out) = (Vec::new(), Vec::new());
+    let mut resent = Vec::new();
+    for id in 1..=100u64 {
+        // From 0.1 ms to 4 ms, and each look 3 ms after it is due.
+        let (way_ns, late_ns) = if id <= 50 {
+            (MS / 10, 0)
+        } else {
+            (4 * MS, 3 * MS)
+        };
+        world.courier.ask(short_scan(id));
+        let mut coming: BTreeMap<(u64, usize), Vec<u8>> = BTreeMap::new();
+        while !world.courier.is_idle() {
+            while coming
+                .first_key_value()
+                .is_some_and(|((at, _), _)| *at <= now)
+            {
+                let (_, answer) = coming.pop_first().unwrap();
+                world.courier.handle(&answer, now, |_| ()).unwrap();
+            }
+            while world.courier.next_payload(now, &mut payload) {
+                out.clear();
+                let buffers = &mut world.buffers;
+                let sent = carry_out(&payload, &mut world.memory, buffers, |answer| {
+                    out.push(answer.to_vec());
+                });
+                sent.unwrap();
+                for answer in &out {
+                    let at = (now + way_ns, coming.len());
+                    coming.insert(at, answer.clone());
+                }
+            }
+            let next = coming
+                .first_key_value()
+                .map_or(u64::MAX, |((at, _), _)| *at);
+            match next.min(world.courier.due_ns()) {
+                u64::MAX => break,
+                at => now = now.max(at) + late_ns,
+            }
+        }
+        resent.push(world.courier.counts().resent);
+    }
+    assert_eq!(resent[49], 0);
+    assert_eq!(resent[69], resent[99], "{resent:?}");
+}
+
+#[test]
+fn on_a_long_way_datagrams_are_given_up_before_the_session_is() {
+    for each_way_ms in [75, 90] {
+        let weather = Weather {
+            delay_min_ns: each_way_ms * MS,
+            delay_max_ns: each_way_ms * MS + MS,
+            ..CALM
+        };
+        let mut world = on_path(1, weather, 1472);
+        one_by_one(&mut world, 1..51, short_scan);
+        // One that is lost is asked again.
+        world.ask(short_scan(51));
+        world.is_blocked = true;
+        world.send();
+        world.is_blocked = false;
+        world.run();
+        assert_eq!((world.by_stream, world.courier.counts().silences), (0, 0));
+        // One beside which something was heard, and then nothing any more.
+        let (begin, is_heard) = (world.now, !world.flying.is_empty());
+        assert!(is_heard, "the second attempt's answer");
+        world.ask(short_scan(52));
+        world.is_blocked = true;
+        world.run();
+        let took_ns = world.now - begin;
+        assert_eq!((world.by_stream, world.courier.counts().silences), (1, 0));
+        assert!(took_ns < SESSION_PATIENCE_NS * 9 / 10, "{took_ns} ns");
+        // And one alone.
+        let begin = world.now;
+        world.ask(short_scan(53));
+        world.run();
+        let took_ns = world.now - begin;
+        assert_eq!((world.by_stream, world.courier.counts().silences), (2, 1));
+        assert!(took_ns < SESSION_PATIENCE_NS * 9 / 10, "{took_ns} ns");
+    }
+}
+
+#[test]
+fn what_was_lost_while_nobody_looked_is_asked_again_first() {
+    let mut world = World::new(1, CALM);
+    for id in 1..=50 {
+        world.ask(short_scan(id));
+        world.run();
+    }
+    world.ask(short_scan(51));
+    world.is_blocked = true;
+    world.send();
+    world.now += 200 * MS;
+    assert!(!world.courier.take_unwatched());
+    let mut payload = Vec::new();
+    assert!(world.courier.next_payload(world.now, &mut payload));
+    let counts = world.courier.counts();
+    assert_eq!((counts.silences, counts.left, counts.resent), (0, 0, 1));
+    // The engine owes nothing that it has not heard.
+    assert!(world.courier.take_unwatched());
+    assert!(!world.courier.take_unwatched());
+    // And if that does not get through either, for as long as any other.
+    let begin = world.now;
+    world.run();
+    let took_ns = world.now - begin;
+    assert!((50 * MS..=101 * MS).contains(&took_ns), "{took_ns} ns");
+    assert_eq!((world.by_stream, world.courier.counts().silences), (1, 1));
+    // Who never looks in time gives up, too.
+    let mut world = World::new(1, CALM);
+    world.is_blocked = true;
+    world.ask(short_scan(1));
+    for _ in 0..5 {
+        world.send();
+        world.now += 1000 * MS;
+    }
+    assert_eq!((world.by_stream, world.courier.counts().silences), (1, 1));
 }

@@ -7,7 +7,10 @@
 //!
 //! What bounds a key is not datagrams but blocks of the cipher, of which a long datagram has
 //! many. Who has sealed as many as belong to a period passes over the numbers that are left of
-//! it. The other end, of whichever release, takes that for datagrams that were lost.
+//! it. The other end, of whichever release, takes that for datagrams that were lost. What the
+//! key before has sealed and what comes after the first datagram of the next period is opened
+//! only so long as its number is remembered: behind numbers that were passed over it is dropped,
+//! as if it had been lost, and asked again.
 
 use crate::channel::Channel;
 use ring::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};

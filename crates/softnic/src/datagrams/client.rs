@@ -143,6 +143,10 @@ impl Datagrams {
                 .for_each(|asks| append_frame(asks, stream));
             initiator.asked_anew(now_ns);
         }
+        if self.courier.take_unwatched() {
+            // It was lost, maybe, while nobody looked: the engine owes it from now on.
+            initiator.asked_anew(now_ns);
+        }
     }
 
     /// Takes in all that has come if something would be asked again now: a pause of this
@@ -189,15 +193,18 @@ impl Datagrams {
     pub(crate) fn situation(&self, of: Situation, waiting_len: u32) -> Situation {
         let window = self.courier.window();
         let (round_trip_ns, way_ns) = window.round_trips_ns();
-        match of.solicited <= DATAGRAM_DATA_LEN_MAX as usize {
-            true => Situation {
+        // In a silence the stream carries everything.
+        let goes_by_stream =
+            self.courier.is_silent() || of.solicited > DATAGRAM_DATA_LEN_MAX as usize;
+        match goes_by_stream {
+            true => of,
+            false => Situation {
                 window: window.len(),
                 used: self.courier.used() + waiting_len as usize,
                 round_trip_ns,
                 way_ns,
                 ..of
             },
-            false => of,
         }
     }
 
