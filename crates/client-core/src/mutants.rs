@@ -16,6 +16,8 @@ pub enum Mutant {
     CasWithoutLook,
     /// Rule 15: a CAS does not wait for a contender that has come first at a replica.
     CasOvertakes,
+    /// Rule 15: a CAS that holds the last copy does not wait for a survivor that lags behind.
+    LaggardGivenUp,
     /// Rule 15: a CAS that failed leaves its entry at the replica that applied it.
     FailedCasStays,
     /// A CAS that expects no value leaves survivors disagreeing.

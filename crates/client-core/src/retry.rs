@@ -137,7 +137,7 @@ pub const RETRIES_MAX_DEFAULT: u16 = 24;
 const PASSING_RETRIES_MAX: u16 = 4_000;
 
 /// Longest single back-off, in nanoseconds. (A mutation waits longer for those that move.)
-pub const PAUSE_NS_MAX: u64 = 1_000_000;
+const PAUSE_NS_MAX: u64 = 1_000_000;
 
 /// Shortest back-off, in nanoseconds: about one mutation at a backend.
 const PAUSE_NS_MIN: u64 = 500;

@@ -265,7 +265,7 @@ impl Profile {
     /// Some servers have little memory, so keys stay where they were; and servers die, or
     /// drain, each when all is whole again after the last one.
     pub(crate) fn stays(rng: &mut Rng) -> Self {
-        let profile = Profile::draw(rng);
+        let profile = Profile::draw(rng).whole();
         Profile {
             replication: Replication::Strong,
             servers: 6,
@@ -273,12 +273,6 @@ impl Profile {
             copies_min: 2,
             keys: 6 + rng.below(10),
             wild: false,
-            lost: 0,
-            repeated: 0,
-            late: 0,
-            unmarshallable: 0,
-            unreadable: 0,
-            picky: 0,
             room: Some(rng.below(2)),
             // A lease ends, and what had copies at the dead has others.
             fault_every: Duration::from_millis(2_400),
@@ -292,10 +286,23 @@ impl Profile {
         }
     }
 
+    /// Nothing is lost or late on its way, and every server can store and read every value.
+    fn whole(self) -> Self {
+        Profile {
+            lost: 0,
+            repeated: 0,
+            late: 0,
+            unmarshallable: 0,
+            unreadable: 0,
+            picky: 0,
+            ..self
+        }
+    }
+
     /// Links between two servers that are cut for long, in both directions or in one, while
     /// all of them have their leases: no request waits for that.
     pub(crate) fn cuts(rng: &mut Rng) -> Self {
-        let profile = Profile::draw(rng);
+        let profile = Profile::draw(rng).whole();
         Profile {
             replication: Replication::Strong,
             servers: 3 + rng.below(3),
@@ -303,12 +310,6 @@ impl Profile {
             copies_min: 2,
             callers: 4 + rng.below(4),
             changes: 100,
-            lost: 0,
-            repeated: 0,
-            late: 0,
-            unmarshallable: 0,
-            unreadable: 0,
-            picky: 0,
             room: None,
             fault_every: Duration::from_millis(1_000),
             longer: Duration::from_millis(10_000),

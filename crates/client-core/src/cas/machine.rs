@@ -428,7 +428,10 @@ impl Cas {
         if !self.is_open(replica, version) {
             return;
         }
-        let lags = matches!(ack.outcome, Outcome::Mismatch { bound, .. } if bound < self.expected_version());
+        let lags = match ack.outcome {
+            Outcome::Mismatch { bound, .. } => bound < self.expected_version(),
+            _ => false,
+        };
         self.lagging = self.lagging & !(1 << replica) | u8::from(lags) << replica;
         self.states[replica] = match ack.outcome {
             Outcome::Applied => CasState::Applied { epoch: ack.epoch },
@@ -693,7 +696,7 @@ impl Cas {
         let waits = states.iter().any(is_dead)
             && states.iter().any(CasState::is_applied)
             && self.is_patient()
-            && !mutants::is_on(Mutant::CasOvertakes);
+            && !mutants::is_on(Mutant::LaggardGivenUp);
         if !waits {
             return;
         }

@@ -30,6 +30,17 @@ fn with_some_of_before(before: &[u64], servers: &[u64], map: &[&[u64]]) -> Clust
     cluster
 }
 
+/// Servers 1 and 2 do not reach each other, and what they say goes round.
+fn apart() -> Cluster {
+    let mut cluster = strong(&[1, 2, 3, 4], &[&[1, 2], &[1, 2]]);
+    cluster.cut(1, 2);
+    cluster.cut(2, 1);
+    cluster.put(1, KEY, 7);
+    cluster.seconds(4);
+    assert!(cluster.acknowledged(KEY));
+    cluster
+}
+
 fn is_detour(effect: &Effect) -> bool {
     matches!(effect, Effect::Detour { via: Some(_), .. })
 }
@@ -82,12 +93,7 @@ fn commits_go_round_a_link_that_is_cut() {
 #[test]
 fn another_one_passes_on_when_one_fails() {
     for dies in [true, false] {
-        let mut cluster = strong(&[1, 2, 3, 4], &[&[1, 2], &[1, 2]]);
-        cluster.cut(1, 2);
-        cluster.cut(2, 1);
-        cluster.put(1, KEY, 7);
-        cluster.seconds(4);
-        assert!(cluster.acknowledged(KEY));
+        let mut cluster = apart();
         // What they said meanwhile: so it is known who passes on.
         let (&(by, _), _) = cluster.passed.iter().next_back().expect("somebody did");
         match dies {
@@ -318,12 +324,7 @@ fn what_is_passed_on_is_bounded() {
 /// message, or the answer counted like one: and each commit waited until it was sent again.
 #[test]
 fn a_way_round_ends_though_who_passes_on_is_full() {
-    let mut cluster = strong(&[1, 2, 3, 4], &[&[1, 2], &[1, 2]]);
-    cluster.cut(1, 2);
-    cluster.cut(2, 1);
-    cluster.put(1, KEY, 7);
-    cluster.seconds(4);
-    assert!(cluster.acknowledged(KEY));
+    let mut cluster = apart();
     assert!(cluster.passed.keys().all(|&(by, _)| by == 3));
     assert_eq!((cluster.detours(1), cluster.detours(2)), (1, 1));
     cluster.mend(1, 2);

@@ -207,8 +207,8 @@ impl<const R: usize> Client<R> {
                 let own = Some(op.machine.version());
                 op.look = Some(self.begin_get(env, histories, op.limits, own));
             }
-            CasStep::Wait { until_ns } => {
-                if op.open.is_empty() && until_ns == u64::MAX {
+            CasStep::Wait { .. } => {
+                if op.open.is_empty() {
                     return Err((Property::Stuck, "a CAS waits for nothing".to_owned()));
                 }
                 if let Some((replica, version)) = self.lose(env, &mut op.open) {

@@ -172,6 +172,12 @@ fn rule_15_a_cas_gives_way_to_a_contender_that_is_ahead() {
 }
 
 #[test]
+fn rule_15_a_cas_with_the_last_copy_waits_for_who_lags_behind() {
+    let rule = Rule::Client(Core::LaggardGivenUp);
+    shows_near(176_000, rule, &[Property::Quorum]);
+}
+
+#[test]
 fn rule_15_a_failed_cas_leaves_nothing_behind() {
     let rule = Rule::Client(Core::FailedCasStays);
     shows(rule, &[Property::Healed, Property::Quorum]);

@@ -138,13 +138,11 @@ impl Datagrams {
     /// Appends to `stream` what datagrams do not carry any more.
     pub(crate) fn leave(&mut self, initiator: &mut Initiator, stream: &mut Vec<u8>, now_ns: u64) {
         let mut left = Vec::new();
-        if self.courier.take_left(|ask| left.push(ask)) {
-            left.chunks(ASK_COUNT_MAX)
-                .for_each(|asks| append_frame(asks, stream));
-            initiator.asked_anew(now_ns);
-        }
-        if self.courier.take_unwatched() {
-            // It was lost, maybe, while nobody looked: the engine owes it from now on.
+        let is_any = self.courier.take_left(|ask| left.push(ask));
+        left.chunks(ASK_COUNT_MAX)
+            .for_each(|asks| append_frame(asks, stream));
+        // What was lost while nobody looked, maybe, the engine owes from now on, too.
+        if self.courier.take_unwatched() || is_any {
             initiator.asked_anew(now_ns);
         }
     }

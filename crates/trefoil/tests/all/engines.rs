@@ -165,6 +165,20 @@ fn get(client: &mut Client, key: &str) -> Option<Vec<u8>> {
     }
 }
 
+/// All keys in one batch: each has its first value, of the length that goes with its number.
+fn get_all(client: &mut Client, keys: &[String], len: impl Fn(usize) -> usize) {
+    let names: Vec<&[u8]> = keys.iter().map(String::as_bytes).collect();
+    let mut hits = 0;
+    client.get_many(&names, |at, found| {
+        let Ok(Lookup::Hit(hit)) = found else {
+            panic!("{}: {found:?}", keys[at]);
+        };
+        assert!(hit.value == value(&keys[at], 1, len(at)), "{}", keys[at]);
+        hits += 1;
+    });
+    assert_eq!(hits, keys.len());
+}
+
 fn value(key: &str, round: u64, len: usize) -> Vec<u8> {
     let mut value = format!("{key} {round} ").into_bytes();
     let filler = round as u8;
@@ -916,20 +930,11 @@ fn long_answers_by_the_stream_come_whole_between_datagrams() {
         false => 100,
     };
     let keys: Vec<String> = (0..200).map(|number| format!("k{number}")).collect();
-    let names: Vec<&[u8]> = keys.iter().map(String::as_bytes).collect();
     for (number, key) in keys.iter().enumerate() {
         set(&mut client, key, &value(key, 1, lens(number)));
     }
     for _ in 0..10 {
-        let mut hits = 0;
-        client.get_many(&names, |at, found| {
-            let Ok(Lookup::Hit(hit)) = found else {
-                panic!("{}: {found:?}", keys[at]);
-            };
-            assert!(hit.value == value(&keys[at], 1, lens(at)), "{}", keys[at]);
-            hits += 1;
-        });
-        assert_eq!(hits, keys.len());
+        get_all(&mut client, &keys, lens);
     }
     drop(client);
     let counted = engine.stop();
@@ -1404,7 +1409,6 @@ fn batches_of_very_different_lengths_are_found_whole() {
         }
     };
     let keys: Vec<String> = (0..600).map(|number| format!("k{number}")).collect();
-    let names: Vec<&[u8]> = keys.iter().map(String::as_bytes).collect();
     let certs = Certs::issue();
     for by_datagrams in [false, true] {
         let engine = Engine::start_with(&cell, certs.listen(), &["--certs", &certs.of_server()]);
@@ -1417,15 +1421,7 @@ fn batches_of_very_different_lengths_are_found_whole() {
             set(&mut client, key, &value(key, 1, lens(number)));
         }
         for _ in 0..20 {
-            let mut hits = 0;
-            client.get_many(&names, |at, found| {
-                let Ok(Lookup::Hit(hit)) = found else {
-                    panic!("{}: {found:?}", keys[at]);
-                };
-                assert!(hit.value == value(&keys[at], 1, lens(at)), "{}", keys[at]);
-                hits += 1;
-            });
-            assert_eq!(hits, keys.len());
+            get_all(&mut client, &keys, lens);
         }
         drop(client);
         let counted = engine.stop();
