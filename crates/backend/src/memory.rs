@@ -37,7 +37,7 @@ const RESERVE_MAX: u64 = 64 << 20;
 const CORRECTION_MIN: u64 = 1 << 20;
 /// What is known rests while it moves by no more than this, in bytes.
 const REST_MAX: u64 = 256 << 10;
-/// Measurements until the lesser known counts.
+/// Measurements until the best of them counts.
 const MEASUREMENTS_MAX: u32 = 5;
 /// How long after a long message the overhead counts as it is measured: longer than
 /// between two of them wherever they are usual, for shares are not to go up and down.
@@ -256,13 +256,18 @@ impl MemoryBound {
     /// Takes a measurement into account, made at `now_ms`: what is resident, and what
     /// the stores know that they hold. Returns the new share if it differs enough from
     /// `share`.
+    ///
+    /// Where what they know has moved meanwhile, all that the overhead may be lies between
+    /// two figures, and the one that is nearest to what counts already is believed: what
+    /// merely may have changed costs no items.
     pub(crate) fn correct(
         &self,
         resident: Resident,
-        stores: Known,
+        stores: impl Into<KnownBetween>,
         share: u64,
         now_ms: u64,
     ) -> Option<u64> {
+        let stores = stores.into();
         let before = self
             .program_max
             .fetch_max(resident.program, Ordering::Relaxed);
@@ -272,21 +277,26 @@ impl MemoryBound {
             false => before,
         };
         let away = needed.saturating_sub(resident.program);
-        let unknown_private = (resident.private + away).saturating_sub(stores.private);
-        let unknown_shared = (resident.total() - resident.private).saturating_sub(stores.shared);
-        let excess = resident.total().saturating_sub(self.limit());
         let tolerance = match expects_message {
             true => 0,
             false => tolerance(self.limit()),
         };
-        let is_usual = unknown_private <= self.usual + tolerance;
-        let private = if is_usual {
-            self.usual
-        } else {
-            unknown_private
+        let overhead = |known: Known| {
+            let unknown_private = (resident.private + away).saturating_sub(known.private);
+            let unknown_shared = (resident.total() - resident.private).saturating_sub(known.shared);
+            let excess = resident.total().saturating_sub(self.limit());
+            let is_usual = unknown_private <= self.usual + tolerance;
+            let private = if is_usual {
+                self.usual
+            } else {
+                unknown_private
+            };
+            private + excess.min(unknown_shared)
         };
-        let measured = private + excess.min(unknown_shared);
-        self.believe(measured, expects_message, now_ms);
+        // The more is known, the less is overhead.
+        let (at_least, at_most) = (overhead(stores.most), overhead(stores.least));
+        let counts = self.overhead.load(Ordering::Relaxed);
+        self.believe(counts.clamp(at_least, at_most), expects_message, now_ms);
         let next = self.share();
         (next.abs_diff(share) * self.members as u64 > CORRECTION_MIN).then_some(next)
     }
@@ -299,29 +309,66 @@ struct Falling {
     most: u64,
 }
 
+/// What the stores knew while something was measured: between these two.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KnownBetween {
+    pub(crate) least: Known,
+    pub(crate) most: Known,
+}
+
+impl From<Known> for KnownBetween {
+    fn from(known: Known) -> Self {
+        KnownBetween {
+            least: known,
+            most: known,
+        }
+    }
+}
+
+impl KnownBetween {
+    fn of(before: Known, after: Known) -> Self {
+        KnownBetween {
+            least: Known {
+                private: before.private.min(after.private),
+                shared: before.shared.min(after.shared),
+            },
+            most: Known {
+                private: before.private.max(after.private),
+                shared: before.shared.max(after.shared),
+            },
+        }
+    }
+
+    fn width(&self) -> u64 {
+        self.most.private - self.least.private + self.most.shared - self.least.shared
+    }
+}
+
 /// What is resident, and what the stores know of it, for one moment. A message of
-/// megabytes that comes between the two measurements would hide as much of what nobody
-/// knows of: so both are taken again while what is known moves, and the lesser known
-/// counts if it never rests.
+/// megabytes that comes or goes meanwhile would hide as much of what nobody knows of, or
+/// look like it: so both are taken again while what is known moves, and the measurement
+/// in which it moved least counts, with what was known before and after.
 pub(crate) fn measured_together(
     mut resident: impl FnMut() -> Resident,
     mut known: impl FnMut() -> Known,
-) -> (Resident, Known) {
+) -> (Resident, KnownBetween) {
     let mut before = known();
-    for _ in 1..MEASUREMENTS_MAX {
+    let mut measure = || {
         let (resident, after) = (resident(), known());
-        if before.private.abs_diff(after.private) + before.shared.abs_diff(after.shared) <= REST_MAX
-        {
-            return (resident, after);
-        }
-        before = after;
-    }
-    let (resident, after) = (resident(), known());
-    let least = Known {
-        private: before.private.min(after.private),
-        shared: before.shared.min(after.shared),
+        let between = KnownBetween::of(std::mem::replace(&mut before, after), after);
+        (resident, between)
     };
-    (resident, least)
+    let mut best = measure();
+    for _ in 1..MEASUREMENTS_MAX {
+        if best.1.width() <= REST_MAX {
+            break;
+        }
+        let next = measure();
+        if next.1.width() < best.1.width() {
+            best = next;
+        }
+    }
+    best
 }
 
 fn reserve(limit: u64) -> u64 {
@@ -373,32 +420,61 @@ mod tests {
         assert_eq!(bound.set_limit(128 * MIB), Ok(64 * MIB));
     }
 
+    fn private(bytes: u64) -> Known {
+        Known {
+            private: bytes,
+            shared: 0,
+        }
+    }
+
+    fn held(bytes: u64) -> Resident {
+        Resident {
+            private: bytes,
+            ..Resident::default()
+        }
+    }
+
     /// A message arrives between the two measurements.
     #[test]
     fn a_message_that_comes_meanwhile_hides_nothing() {
-        let private = |bytes| Known {
-            private: bytes,
-            shared: 0,
-        };
-        let resident = |bytes| Resident {
-            private: bytes,
-            ..Resident::default()
-        };
         let mut messages = [0, 5, 5].into_iter().map(|mib| private(mib * MIB));
-        let mut measured = [10, 15].into_iter().map(|mib| resident(mib * MIB));
-        let (held, known) =
+        let mut measured = [10, 15].into_iter().map(|mib| held(mib * MIB));
+        let (resident, known) =
             measured_together(|| measured.next().unwrap(), || messages.next().unwrap());
-        assert_eq!(held.private - known.private, 10 * MIB);
-        // More of it at every look.
-        let mut arrived = 0;
-        let (held, known) = measured_together(
-            || resident(20 * MIB),
-            || {
-                arrived += MIB;
-                private(arrived)
-            },
+        for known in [known.least, known.most] {
+            assert_eq!(resident.private - known.private, 10 * MIB);
+        }
+    }
+
+    /// More of it at every look; in the third least.
+    #[test]
+    fn what_never_rests_is_measured_where_it_moves_least() {
+        let mut messages = [0, 3, 6, 7, 20, 40].into_iter();
+        let (resident, known) = measured_together(
+            || held(20 * MIB),
+            || private(messages.next().unwrap() * MIB),
         );
-        assert_eq!(held.private - known.private, 15 * MIB);
+        assert_eq!(resident, held(20 * MIB));
+        assert_eq!(known.least.private, 6 * MIB);
+        assert_eq!(known.most.private, 7 * MIB);
+    }
+
+    /// The thread that measures had no core while a message arrived.
+    #[test]
+    fn what_may_be_a_message_costs_no_items() {
+        let bound = bound(256 * MIB, 1).unwrap();
+        bound.expect_message(1000);
+        let correct = |held_mib, least, most| {
+            let known = KnownBetween::of(private(least * MIB), private(most * MIB));
+            bound.correct(held(held_mib * MIB), known, bound.share(), 1000);
+            bound.share()
+        };
+        let share = correct(12, 0, 0);
+        assert_eq!(correct(32, 0, 20), share);
+        assert_eq!(correct(12, 0, 20), share);
+        assert_eq!(correct(22, 0, 20), share);
+        // What no message can be is believed.
+        assert_eq!(correct(35, 0, 20), share - 3 * MIB);
     }
 
     #[test]

@@ -335,7 +335,7 @@ impl State {
         let now_ms = self.now_ms();
         let mapped = trefoil_region::maps_foreign();
         let (resident, known) = measured_together(Resident::now, || self.known());
-        let resident = own(mapped, resident, known.shared);
+        let resident = own(mapped, resident, known.most.shared);
         match self.bound.correct(resident, known, share, now_ms) {
             Some(share) => {
                 tracing::debug!(share, "memory share corrected");
@@ -343,7 +343,7 @@ impl State {
             }
             None => self.lending.settle(),
         }
-        resident.private.saturating_sub(known.private)
+        resident.private.saturating_sub(known.most.private)
     }
 
     /// Whether long messages come just now.

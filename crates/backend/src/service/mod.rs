@@ -122,6 +122,9 @@ impl RpcService {
             // What is asked for is not what goes to make room for its copy.
             let (state, spared) = (Arc::clone(&self.state), Some(member.number));
             let admitted = admission::admit(state, room_len as u64, spared).await?;
+            // Before it is resident: whoever measures meanwhile would take the copy for
+            // overhead, for which items have to go.
+            admitted.count(room_len as i64);
             let mut buffer = WordBuffer::default();
             let answer = member.lookup(topology, key, &mut buffer, access);
             let len = found_len(&answer);
@@ -142,7 +145,7 @@ impl RpcService {
             let (response, head) = trefoil_rpc::encode_long_answer(&answer, member.stamp(key));
             let mut response = Response::new(response);
             if let Some(head) = head {
-                admitted.count(len as i64);
+                admitted.count(len as i64 - room_len as i64);
                 let data = Bytes::from_owner(Copied {
                     buffer,
                     _admitted: admitted,

@@ -33,13 +33,16 @@ use crate::median::Median;
 use crate::server::{Server, ServerOptions};
 
 const BACKENDS: usize = 3;
+/// In bytes. The short form has fewer and longer ones: it is for machines that others use.
 const VALUE_LEN: usize = 1000;
+const VALUE_LEN_QUICK: usize = 3000;
 /// Values of all keys together, in the memory of a backend.
 const CORPUS: u64 = 3;
 const THETA: f64 = 0.99;
 /// One SET among so many operations, at so many a second; fills come on top.
 const SET_EVERY: u64 = 21;
 const OPS_PER_S: u64 = 21_000;
+const OPS_PER_S_QUICK: u64 = 7_000;
 /// See the module.
 const OWED_SHARE: u64 = 8;
 const JUST_WRITTEN_SHARE: u64 = 20;
@@ -198,9 +201,11 @@ pub fn kills(
         ..options.server("R=3.2", memory)
     })?;
     let cell = Cell::connect(&server.address)?;
-    let keys = memory * CORPUS / VALUE_LEN as u64;
+    let value_len = options.scaled(VALUE_LEN, VALUE_LEN_QUICK);
+    let keys = memory * CORPUS / value_len as u64;
     progress(&format!("kills: filling with {keys} keys"));
-    let mut load = Load::new(cell.client(Options::default()), keys)?;
+    let mut load = Load::new(cell.client(Options::default()), keys, value_len)?;
+    load.ops_per_s = options.scaled(OPS_PER_S, OPS_PER_S_QUICK);
     load.fill()?;
     let items = backend(&cell, 0).map_or(0, |backend| backend.items);
     load.owe(items);
@@ -429,6 +434,7 @@ struct Load {
     client: Client,
     chooser: KeyChooser,
     value: Vec<u8>,
+    ops_per_s: u64,
     /// Of each key: how often it was written, and the number of its last acknowledged
     /// write among all.
     rounds: Vec<u32>,
@@ -442,12 +448,13 @@ struct Load {
 }
 
 impl Load {
-    fn new(client: Client, keys: u64) -> Result<Self, ScenarioError> {
+    fn new(client: Client, keys: u64, value_len: usize) -> Result<Self, ScenarioError> {
         let popularity = Popularity::Zipf { theta: THETA };
         Ok(Load {
             client,
             chooser: KeyChooser::new(popularity, keys, 1)?,
-            value: vec![7; VALUE_LEN],
+            value: vec![7; value_len],
+            ops_per_s: OPS_PER_S,
             rounds: vec![0; keys as usize],
             written: vec![0; keys as usize],
             writes: 0,
@@ -574,7 +581,7 @@ impl Load {
             if number % 64 == 0 && is_enough() {
                 break;
             }
-            let due = Duration::from_nanos(number * 1_000_000_000 / OPS_PER_S);
+            let due = Duration::from_nanos(number * 1_000_000_000 / self.ops_per_s);
             while begin.elapsed() < due {
                 std::hint::spin_loop();
             }
