@@ -136,6 +136,13 @@ struct Fill {
     evictions_open: u8,
 }
 
+impl Fill {
+    /// How many of the first `replica_count` replicas may take it.
+    fn willing_count(&self, replica_count: usize) -> usize {
+        (self.willing & ((1 << replica_count) - 1)).count_ones() as usize
+    }
+}
+
 /// The machine. See the module's page for the calling order.
 #[derive(Clone, Debug)]
 pub struct Mutate {
@@ -416,13 +423,20 @@ impl Mutate {
 
     /// The new version that `Nominate` asked for.
     pub fn handle_version(&mut self, version: Version) {
-        if self.above.is_none_or(|above| version <= above) {
+        let Some(above) = self.above.filter(|above| version > *above) else {
             return;
-        }
+        };
         self.above = None;
         self.nominating = false;
         self.version = version;
         self.open_attempt();
+        // Answers that came since may have left too few that would take it.
+        if let Some(fill) = &mut self.fill
+            && fill.willing_count(self.replica_count) < self.quorum
+        {
+            fill.gives_way = Some(above);
+            self.end_giving_way();
+        }
     }
 
     /// The configuration is fresh and still names the same cohort. Whoever has refused the
@@ -541,8 +555,7 @@ impl Mutate {
 
     fn superseded(&mut self, bound: Version) {
         if let Some(fill) = &mut self.fill {
-            let willing = fill.willing & ((1 << self.replica_count) - 1);
-            if (willing.count_ones() as usize) < self.quorum {
+            if fill.willing_count(self.replica_count) < self.quorum {
                 fill.gives_way = Some(bound);
                 return self.end_giving_way();
             }

@@ -275,6 +275,18 @@ fn a_fill_that_gives_way_waits_for_what_it_has_sent_to_take_it_back() {
     assert_eq!(fill.poll(1_000), done);
 }
 
+/// One more says so while another version is sought: nobody is left to wait for.
+#[test]
+fn a_fill_that_too_few_would_take_ends_before_it_goes_again() {
+    let mut fill = fill();
+    sends(&mut fill, &[0, 1], 5);
+    fill.handle_ack(0, v(5), superseded(8));
+    assert_eq!(fill.poll(0), MutateStep::Nominate { above: v(8) });
+    fill.handle_ack(1, v(5), written_since());
+    fill.handle_version(v(9));
+    ends(&mut fill, MutationOutcome::Superseded { bound: v(8) });
+}
+
 /// Whoever was being reached for it when it gave way is not sent it afterwards.
 #[test]
 fn a_fill_that_gave_way_is_sent_to_nobody_any_more() {

@@ -94,8 +94,8 @@ impl<const R: usize> Client<R> {
             MutateStep::Refresh { replica } => op.machine.handle_refreshed(replica),
             MutateStep::Reconnect { replica } => op.machine.handle_reconnected(replica),
             MutateStep::Pause { .. } => {}
-            MutateStep::Wait { until_ns } => {
-                if op.open.is_empty() && until_ns == u64::MAX {
+            MutateStep::Wait { .. } => {
+                if op.open.is_empty() {
                     return Err((Property::Stuck, "a mutation waits for nothing".to_owned()));
                 }
                 if let Some((replica, version)) = self.lose(env, &mut op.open) {
