@@ -44,8 +44,8 @@ impl<const R: usize> Client<R> {
                 return Ok(Some(outcome));
             }
             GetStep::Pause { .. } => {}
-            GetStep::Wait { until_ns } => {
-                if op.pending.is_empty() && until_ns == u64::MAX {
+            GetStep::Wait { .. } => {
+                if op.pending.is_empty() {
                     return Err((Property::Stuck, "a GET waits for nothing".to_owned()));
                 }
                 self.carry_out_one(env, op);
