@@ -84,8 +84,18 @@ pub struct BalanceConfig {
     /// splitting and isolating end at this many.
     pub split_until: usize,
 
-    /// Half of a change in load is believed after this long.
+    /// Half of a change in load is believed after this long, at the earliest,
     pub half_life: Duration,
+    /// and after this long at the latest. In between it is believed by how many requests
+    /// it was seen in:
+    pub half_life_max: Duration,
+    /// what was seen before counts as no more of them, for each server. One second of ten
+    /// requests says so little that chance would move keys to and fro.
+    pub evidence_max: f64,
+    /// Behind so many requests of an average server, what is measured counts as much as the
+    /// key space: half of the load is taken to be spread over it evenly. Behind fewer it is
+    /// more.
+    pub evidence_half: f64,
     /// A server not heard of for this long is left as it is.
     pub stale_after: Duration,
 }
@@ -118,6 +128,9 @@ impl Default for BalanceConfig {
             merge_from: 60,
             split_until: 150,
             half_life: Duration::from_millis(500),
+            half_life_max: Duration::from_secs(60),
+            evidence_max: 1000.0,
+            evidence_half: 300.0,
             stale_after: Duration::from_secs(4),
         }
     }
@@ -127,7 +140,7 @@ impl BalanceConfig {
     /// Checks that the thresholds fit together: most of them come in pairs
     /// whose distance keeps one phase from undoing what another did.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let rules: [(bool, &'static str); 12] = [
+        let rules: [(bool, &'static str); 14] = [
             (
                 self.replicas_min >= 1 && self.replicas_min <= self.replicas_max,
                 "replicas_min has to be at least 1 and at most replicas_max",
@@ -171,6 +184,16 @@ impl BalanceConfig {
             (
                 self.merge_from >= 1 && self.merge_from <= self.split_until,
                 "merge_from has to be at least 1 and at most split_until",
+            ),
+            (
+                self.half_life <= self.half_life_max,
+                "half_life has to be at most half_life_max",
+            ),
+            (
+                [self.evidence_max, self.evidence_half]
+                    .iter()
+                    .all(|count| *count >= 0.0 && count.is_finite()),
+                "evidence_max and evidence_half have to be numbers of requests, 0 or more",
             ),
         ];
         match rules.iter().find(|(holds, _)| !holds) {

@@ -12,6 +12,8 @@ use crate::report::Load;
 use crate::server::{Member, MemberState, ServerId};
 use std::time::Duration;
 
+/// Fewer requests than one are none.
+const EVIDENCE_MIN: f64 = 1.0;
 /// Every move costs at least this part of a round's budget.
 const COST_MIN: f64 = 0.01;
 
@@ -99,6 +101,9 @@ pub(crate) struct DraftServer {
 struct Scale {
     /// CPU utilisation of all active servers together, prior included.
     cpu: f64,
+    /// What is taken to be spread over the key space, in the place of what chance adds to
+    /// what is measured.
+    prior: f64,
     /// Their memory utilisation, or the floor.
     bytes: f64,
     /// Key space per core of active servers.
@@ -142,6 +147,9 @@ pub(crate) struct Draft<'a> {
     pub(crate) churn: Churn,
     pub(crate) changes: Vec<Change>,
     pub(crate) notes: Vec<Note>,
+    /// How many requests of an average server stand behind what is believed of CPU, if
+    /// they are counted.
+    pub(crate) evidence: Option<f64>,
     /// Who cannot store what.
     pub(crate) refusals: Refusals,
     /// Copies that are refused by now.
@@ -183,6 +191,7 @@ impl<'a> Draft<'a> {
             churn: Churn::default(),
             changes: Vec::new(),
             notes: Vec::new(),
+            evidence: None,
             refusals: Refusals::default(),
             refused: Vec::new(),
             scale: Scale::default(),
@@ -210,8 +219,15 @@ impl<'a> Draft<'a> {
             return;
         }
         let filled = sum.bytes / bytes;
+        let measured = sum.cpu / cpu;
+        let doubt = match self.evidence {
+            Some(evidence) => self.config.evidence_half / evidence.max(EVIDENCE_MIN),
+            None => 0.0,
+        };
+        let prior = self.config.cpu_prior + measured * doubt;
         self.scale = Scale {
-            cpu: sum.cpu / cpu + self.config.cpu_prior,
+            cpu: measured + prior,
+            prior,
             bytes: filled.max(self.config.bytes_floor),
             keys_per_cpu: sum.keys / cpu,
             cpu_capacity: cpu / count,
@@ -229,7 +245,7 @@ impl<'a> Draft<'a> {
         // The prior is spread over the keys: a server with an average part of
         // the key space for its size carries just the prior.
         let prior = if scale.keys_per_cpu > 0.0 {
-            self.config.cpu_prior * (burden.keys / cpu_capacity) / scale.keys_per_cpu
+            scale.prior * (burden.keys / cpu_capacity) / scale.keys_per_cpu
         } else {
             0.0
         };

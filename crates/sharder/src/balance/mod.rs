@@ -185,7 +185,7 @@ impl Balancer {
 
         let mut notes = Vec::new();
         let ahead = self.listen(reports, &mut notes, is_member);
-        self.table.settle(now, self.config.half_life);
+        self.table.settle(now, &self.config);
         self.table.retain(is_member);
         self.refusals.prune(now, is_member);
         self.history.prune(
@@ -231,6 +231,8 @@ impl Balancer {
             servers,
             self.draft_slices(),
         );
+        draft.evidence = self.table.evidence();
+        draft.rescale();
         draft.refusals = self.refusals.clone();
         draft.refused = self.refusals.current(reporting);
         let before: Vec<f64> = (0..draft.servers.len()).map(|s| draft.load(s)).collect();

@@ -412,7 +412,7 @@ impl Steady {
         let load = |cpu: f64, bytes: f64, replicas: usize| Load {
             cpu_shared: cpu / replicas as f64,
             cpu_each: 0.0,
-            requests: cpu,
+            requests: cpu * 1000.0,
             bytes,
         };
         self.members
@@ -540,4 +540,117 @@ fn the_changes_of_a_plan_tell_the_whole_difference() {
         loads[1] * 2 > loads[0],
         "the newcomer was filled: {loads:?}"
     );
+}
+
+/// Two servers, requests of one weight, each at its own moment.
+struct Chance {
+    requests_per_s: f64,
+    /// The part of the requests that goes to the keys of the first half.
+    first_half: f64,
+    random: u64,
+}
+
+impl Chance {
+    const KEYS: u64 = 400;
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.random = self
+            .random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (self.random >> 33) % end
+    }
+
+    /// What part of the key space moves in ten minutes, after the first one, and the
+    /// assignment then.
+    fn run(mut self, config: BalanceConfig) -> (f64, Assignment) {
+        let capacity = Capacity {
+            cpu: 1.0,
+            bytes: 1 << 30,
+        };
+        let members = [1, 2].map(|id| Member::serving(ServerId(id), capacity));
+        let ids = [1, 2].map(ServerId);
+        let first = Assignment::even(AssignmentVersion::first_of(1), &ids, 30, 1);
+        let mut balancer = Balancer::new(config, first, Duration::ZERO).unwrap();
+        let mut moved = 0.0;
+        for second in 1..=660u64 {
+            let mut asked = [0.0; Self::KEYS as usize];
+            for _ in 0..(2.0 * self.requests_per_s) as u64 {
+                if self.below(2) == 0 {
+                    let half = self.below(1000) as f64 >= 1000.0 * self.first_half;
+                    let key = self.below(Self::KEYS / 2) + u64::from(half) * Self::KEYS / 2;
+                    asked[key as usize] += 1.0;
+                }
+            }
+            let of = |key: u64| {
+                let point = KeyPoint(key * (u64::MAX / Self::KEYS));
+                (point, asked[key as usize] / 1000.0, 1000.0)
+            };
+            let steady = Steady {
+                members: members.to_vec(),
+                keys: (0..Self::KEYS).map(of).collect(),
+            };
+            let reports = steady.reports(balancer.assignment(), second);
+            let now = Duration::from_secs(second);
+            let plan = balancer.step(now, &members, &reports).unwrap();
+            balancer.commit(&plan, now);
+            if second > 60 {
+                moved += plan.churn.keys;
+            }
+        }
+        (moved, balancer.assignment().clone())
+    }
+}
+
+#[test]
+fn chance_moves_next_to_nothing() {
+    let by_time_alone = || {
+        let default = BalanceConfig::default();
+        BalanceConfig {
+            half_life_max: default.half_life,
+            evidence_half: 0.0,
+            ..default
+        }
+    };
+    for requests_per_s in [3.0, 12.0, 100.0, 600.0] {
+        let chance = || Chance {
+            requests_per_s,
+            first_half: 0.5,
+            random: 1,
+        };
+        let (moved, _) = chance().run(BalanceConfig::default());
+        assert!(moved < 0.1, "{requests_per_s}: {moved}");
+        let (before, _) = chance().run(by_time_alone());
+        assert!(
+            requests_per_s > 100.0 || before > 0.3,
+            "{requests_per_s}: {before}"
+        );
+    }
+}
+
+#[test]
+fn what_is_no_chance_is_evened_out_however_few_the_requests() {
+    for requests_per_s in [12.0, 100.0, 600.0] {
+        let chance = Chance {
+            requests_per_s,
+            first_half: 0.8,
+            random: 1,
+        };
+        let (_, assignment) = chance.run(BalanceConfig::default());
+        let first: f64 = assignment
+            .slices()
+            .iter()
+            .filter(|assigned| assigned.servers.contains(&ServerId(1)))
+            .map(|assigned| {
+                let (from, to) = (
+                    assigned.slice.start().0 as f64 / u64::MAX as f64,
+                    assigned.slice.last().0 as f64 / u64::MAX as f64,
+                );
+                let of_first = to.min(0.5) - from.min(0.5);
+                1.6 * of_first + 0.4 * (to - from - of_first)
+            })
+            .sum();
+        println!("{requests_per_s}: {first}");
+        assert!((0.35..0.65).contains(&first), "{requests_per_s}: {first}");
+    }
 }

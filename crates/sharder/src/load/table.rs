@@ -1,5 +1,9 @@
 //! The believed load of every slice of the assignment in force.
 //!
+//! How fast a report is believed depends on how many requests stand behind it, beside how
+//! many behind what was believed before: at ten requests a second, one second says next to
+//! nothing about which of two servers has more to do.
+//!
 //! A report counts for a slice if its sender went by an assignment that has
 //! exactly this slice with exactly these servers. For the moment after a
 //! change the load is therefore what was believed before: a slice takes its
@@ -7,6 +11,7 @@
 
 use super::estimate::Estimate;
 use crate::assignment::Assignment;
+use crate::config::BalanceConfig;
 use crate::key::{KeyPoint, Slice};
 use crate::report::{Load, ServerReport};
 use crate::server::ServerId;
@@ -57,6 +62,22 @@ pub(crate) struct LoadTable {
     version: AssignmentVersion,
     tracked: Vec<Tracked>,
     reporters: BTreeMap<ServerId, Reporter>,
+    evidence: Evidence,
+}
+
+/// Requests of an average server that stand behind what is believed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Evidence {
+    /// Before the last settlement; they fade.
+    before: f64,
+    /// In the last one.
+    last: f64,
+    /// Whether those who have CPU to report count requests.
+    is_counted: bool,
+    /// Reports since then.
+    reports: usize,
+    /// When that was.
+    settled: Duration,
 }
 
 impl LoadTable {
@@ -81,6 +102,10 @@ impl LoadTable {
             version,
             tracked,
             reporters: BTreeMap::new(),
+            evidence: Evidence {
+                settled: now,
+                ..Evidence::default()
+            },
         }
     }
 
@@ -144,6 +169,7 @@ impl LoadTable {
         if report.version > self.version {
             return Heard::Ahead(report.version);
         }
+        self.evidence.reports += 1;
         let mut hot = report.hot_keys.clone();
         hot.sort_by_key(|key| key.point);
         hot.dedup_by_key(|key| key.point);
@@ -176,32 +202,45 @@ impl LoadTable {
     }
 
     /// Lets the estimates follow what was heard since the last time.
-    pub(crate) fn settle(&mut self, now: Duration, half_life: Duration) {
-        for tracked in self.tracked.iter_mut().filter(|tracked| tracked.news) {
-            tracked.news = false;
-            let heard: Vec<&Said> = tracked.said.iter().flatten().collect();
-            let count = heard.len().max(1) as f64;
-            // Requests spread evenly over replicas: who has not spoken yet is
-            // taken for an average one.
-            let scale = tracked.servers.len() as f64 / count;
-            let mut total = Load::default();
-            let mut points: BTreeMap<KeyPoint, Load> = BTreeMap::new();
-            for said in &heard {
-                add_replica(&mut total, said.load, scale, count);
-                for (point, load) in &said.hot {
-                    add_replica(points.entry(*point).or_default(), *load, scale, count);
-                }
-            }
-            let hot: Vec<_> = points.into_iter().collect();
+    pub(crate) fn settle(&mut self, now: Duration, config: &BalanceConfig) {
+        let news: Vec<usize> = (0..self.tracked.len())
+            .filter(|&at| std::mem::take(&mut self.tracked[at].news))
+            .collect();
+        if news.is_empty() {
+            return;
+        }
+        let heard: Vec<(Load, Vec<(KeyPoint, Load)>)> =
+            news.iter().map(|&at| self.tracked[at].heard()).collect();
+        let all = heard
+            .iter()
+            .fold(Load::default(), |sum, (total, _)| sum.plus(*total));
+        let servers = self.evidence.reports.max(1) as f64;
+        // Who counts no requests is believed by time alone.
+        let rate = (all.requests > 0.0 || all.cpu_of_one(1) == 0.0).then(|| all.requests / servers);
+        for (at, (total, hot)) in news.into_iter().zip(heard) {
+            let tracked = &mut self.tracked[at];
             let age = now.saturating_sub(tracked.updated);
-            let weight = if half_life.is_zero() {
-                1.0
-            } else {
-                1.0 - (-(age.as_secs_f64() / half_life.as_secs_f64())).exp2()
+            let fast = weight(age, config.half_life);
+            let weight = match rate {
+                None => fast,
+                Some(rate) => {
+                    let count = rate * age.as_secs_f64();
+                    let whole = self.evidence.before + count;
+                    let part = if whole > 0.0 { count / whole } else { 0.0 };
+                    part.clamp(weight(age, config.half_life_max).min(fast), fast)
+                }
             };
             tracked.estimate.learn(total, &hot, weight);
             tracked.updated = now;
         }
+        self.evidence.note(rate, now, config);
+    }
+
+    /// How many requests of an average server stand behind the estimates; `None` if they
+    /// are not counted.
+    pub(crate) fn evidence(&self) -> Option<f64> {
+        let Evidence { before, last, .. } = self.evidence;
+        self.evidence.is_counted.then_some(before + last)
     }
 
     /// How long a server has been silent; `None` if it was never heard.
@@ -219,6 +258,47 @@ impl LoadTable {
     /// Forgets servers that are gone.
     pub(crate) fn retain(&mut self, is_member: impl Fn(ServerId) -> bool) {
         self.reporters.retain(|&id, _| is_member(id));
+    }
+}
+
+impl Tracked {
+    /// What its servers have said last, together.
+    fn heard(&self) -> (Load, Vec<(KeyPoint, Load)>) {
+        let heard: Vec<&Said> = self.said.iter().flatten().collect();
+        let count = heard.len().max(1) as f64;
+        // Requests spread evenly over replicas: who has not spoken yet is
+        // taken for an average one.
+        let scale = self.servers.len() as f64 / count;
+        let mut total = Load::default();
+        let mut points: BTreeMap<KeyPoint, Load> = BTreeMap::new();
+        for said in &heard {
+            add_replica(&mut total, said.load, scale, count);
+            for (point, load) in &said.hot {
+                add_replica(points.entry(*point).or_default(), *load, scale, count);
+            }
+        }
+        (total, points.into_iter().collect())
+    }
+}
+
+impl Evidence {
+    /// A settlement has ended, with so many requests a second for each server.
+    fn note(&mut self, rate: Option<f64>, now: Duration, config: &BalanceConfig) {
+        let age = now.saturating_sub(self.settled);
+        let fades = 1.0 - weight(age, config.half_life_max);
+        self.before = ((self.before + self.last) * fades).min(config.evidence_max);
+        self.last = rate.unwrap_or(0.0) * age.as_secs_f64();
+        self.is_counted = rate.is_some();
+        self.settled = now;
+        self.reports = 0;
+    }
+}
+
+/// What part of a change is believed after this long.
+fn weight(age: Duration, half_life: Duration) -> f64 {
+    match half_life.is_zero() {
+        true => 1.0,
+        false => 1.0 - (-(age.as_secs_f64() / half_life.as_secs_f64())).exp2(),
     }
 }
 
@@ -266,6 +346,13 @@ mod tests {
         }
     }
 
+    fn by(half_life: Duration) -> BalanceConfig {
+        BalanceConfig {
+            half_life,
+            ..BalanceConfig::default()
+        }
+    }
+
     fn totals(table: &LoadTable) -> Vec<f64> {
         table
             .estimates()
@@ -293,7 +380,7 @@ mod tests {
                 Heard::Repeated
             );
         }
-        table.settle(SECOND, SECOND);
+        table.settle(SECOND, &by(SECOND));
         assert_eq!(totals(&table), [3.0, 0.0]);
     }
 
@@ -301,9 +388,9 @@ mod tests {
     fn half_of_a_change_is_believed_after_the_half_life() {
         let (assignment, mut table) = start(&[1], 1);
         table.hear(&report(&assignment, 1, 1, 4.0), SECOND);
-        table.settle(SECOND, SECOND);
+        table.settle(SECOND, &by(SECOND));
         table.hear(&report(&assignment, 1, 2, 8.0), SECOND * 2);
-        table.settle(SECOND * 2, SECOND);
+        table.settle(SECOND * 2, &by(SECOND));
         assert_eq!(totals(&table), [6.0]);
     }
 
@@ -311,10 +398,10 @@ mod tests {
     fn replicas_add_up_even_if_one_is_silent() {
         let (assignment, mut table) = start(&[1, 2], 2);
         table.hear(&report(&assignment, 1, 1, 4.0), SECOND);
-        table.settle(SECOND, SECOND);
+        table.settle(SECOND, &by(SECOND));
         assert_eq!(totals(&table), [8.0, 8.0], "the other is taken to be alike");
         table.hear(&report(&assignment, 2, 1, 2.0), SECOND * 2);
-        table.settle(SECOND * 2, Duration::ZERO);
+        table.settle(SECOND * 2, &by(Duration::ZERO));
         assert_eq!(totals(&table), [6.0, 6.0]);
     }
 
@@ -328,7 +415,7 @@ mod tests {
         let mut first = report(&before, 1, 1, 8.0);
         first.hot_keys.push(hot);
         table.hear(&first, SECOND);
-        table.settle(SECOND, SECOND);
+        table.settle(SECOND, &by(SECOND));
         // The first slice is cut, its second half given to server 2.
         let mut slices = before.slices().to_vec();
         let (left, right) = slices[0].slice.split_before(KeyPoint(1 << 62)).unwrap();
@@ -344,10 +431,10 @@ mod tests {
         table.adopt(&after);
         assert_eq!(totals(&table), [7.0, 1.0, 0.0]);
         table.hear(&report(&before, 1, 2, 99.0), SECOND * 2);
-        table.settle(SECOND * 2, SECOND);
+        table.settle(SECOND * 2, &by(SECOND));
         assert_eq!(totals(&table), [7.0, 1.0, 0.0], "of the former cut");
         table.hear(&report(&after, 1, 3, 9.0), SECOND * 2);
-        table.settle(SECOND * 2, SECOND);
+        table.settle(SECOND * 2, &by(SECOND));
         assert_eq!(totals(&table), [8.0, 1.0, 0.0]);
     }
 
@@ -357,16 +444,16 @@ mod tests {
     fn a_report_of_before_a_replica_came_is_not_taken_for_a_share() {
         let (before, mut table) = start(&[1], 1);
         table.hear(&report(&before, 1, 1, 8.0), SECOND);
-        table.settle(SECOND, SECOND);
+        table.settle(SECOND, &by(SECOND));
         let mut slices = before.slices().to_vec();
         slices[0].servers.push(ServerId(2));
         let after = Assignment::new(before.version().next(), slices).unwrap();
         table.adopt(&after);
         table.hear(&report(&before, 1, 2, 8.0), SECOND * 2);
-        table.settle(SECOND * 2, Duration::ZERO);
+        table.settle(SECOND * 2, &by(Duration::ZERO));
         assert_eq!(totals(&table), [8.0]);
         table.hear(&report(&after, 1, 3, 5.0), SECOND * 3);
-        table.settle(SECOND * 3, Duration::ZERO);
+        table.settle(SECOND * 3, &by(Duration::ZERO));
         assert_eq!(totals(&table), [10.0]);
     }
 
@@ -378,7 +465,7 @@ mod tests {
             table.hear(&report(&ahead, 1, 1, 9.0), SECOND),
             Heard::Ahead(ahead.version())
         );
-        table.settle(SECOND, SECOND);
+        table.settle(SECOND, &by(SECOND));
         assert_eq!(totals(&table), [0.0]);
     }
 }
