@@ -79,6 +79,8 @@ pub enum MemoryError {
 pub(crate) struct Known {
     pub(crate) private: u64,
     pub(crate) shared: u64,
+    /// All bytes of long messages that have ever become resident, and no more been.
+    pub(crate) moved: u64,
 }
 
 /// Long messages: private memory that is on the stores' accounts. It is charged
@@ -87,6 +89,7 @@ pub(crate) struct Known {
 pub(crate) struct Transient {
     charged: AtomicI64,
     resident: AtomicI64,
+    moved: AtomicU64,
 }
 
 impl Transient {
@@ -98,6 +101,12 @@ impl Transient {
     /// Counts bytes that have become resident, or no more are.
     pub(crate) fn count_resident(&self, bytes: i64) {
         self.resident.fetch_add(bytes, Ordering::Relaxed);
+        self.moved
+            .fetch_add(bytes.unsigned_abs(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn moved(&self) -> u64 {
+        self.moved.load(Ordering::Relaxed)
     }
 
     pub(crate) fn charged(&self) -> u64 {
@@ -232,21 +241,30 @@ impl MemoryBound {
         now_ms < self.exact_until_ms.load(Ordering::Relaxed)
     }
 
-    /// Has a measurement count: more at once; less, where long messages come, after a
-    /// while, and then the most of it. Several threads measure.
-    fn believe(&self, measured: u64, expects_message: bool, now_ms: u64) {
+    /// Has a measurement count, which lies between two figures: more at once; less, where
+    /// long messages come, after a while, and then the most of it. Nothing, where it may be
+    /// what counts already. Several threads measure.
+    fn believe(&self, (at_least, at_most): (u64, u64), expects_message: bool, now_ms: u64) {
         let mut falling = self.falling.lock().unwrap_or_else(PoisonError::into_inner);
         let counts = self.overhead.load(Ordering::Relaxed);
-        if !expects_message || measured >= counts {
+        if at_least >= counts {
             *falling = None;
-            self.overhead.store(measured, Ordering::Relaxed);
+            self.overhead.store(at_least, Ordering::Relaxed);
+            return;
+        }
+        if at_most >= counts {
+            return;
+        }
+        if !expects_message {
+            *falling = None;
+            self.overhead.store(at_most, Ordering::Relaxed);
             return;
         }
         let fall = falling.get_or_insert(Falling {
             since_ms: now_ms,
-            most: measured,
+            most: at_most,
         });
-        fall.most = fall.most.max(measured);
+        fall.most = fall.most.max(at_most);
         if now_ms >= fall.since_ms + FALL_MS {
             self.overhead.store(fall.most, Ordering::Relaxed);
             *falling = None;
@@ -295,8 +313,7 @@ impl MemoryBound {
         };
         // The more is known, the less is overhead.
         let (at_least, at_most) = (overhead(stores.most), overhead(stores.least));
-        let counts = self.overhead.load(Ordering::Relaxed);
-        self.believe(counts.clamp(at_least, at_most), expects_message, now_ms);
+        self.believe((at_least, at_most), expects_message, now_ms);
         let next = self.share();
         (next.abs_diff(share) * self.members as u64 > CORRECTION_MIN).then_some(next)
     }
@@ -327,14 +344,25 @@ impl From<Known> for KnownBetween {
 
 impl KnownBetween {
     fn of(before: Known, after: Known) -> Self {
+        let between = |of: fn(&Known) -> u64| {
+            let (before, after) = (of(&before), of(&after));
+            (before.min(after), before.max(after))
+        };
+        let (least, most) = between(|known| known.private);
+        // What has come and gone meanwhile, or gone and come, leaves no difference.
+        let moved = after.moved.wrapping_sub(before.moved);
+        let unseen = moved.saturating_sub(most - least) / 2;
+        let (shared_least, shared_most) = between(|known| known.shared);
         KnownBetween {
             least: Known {
-                private: before.private.min(after.private),
-                shared: before.shared.min(after.shared),
+                private: least.saturating_sub(unseen),
+                shared: shared_least,
+                moved: after.moved,
             },
             most: Known {
-                private: before.private.max(after.private),
-                shared: before.shared.max(after.shared),
+                private: most + unseen,
+                shared: shared_most,
+                moved: after.moved,
             },
         }
     }
@@ -424,6 +452,7 @@ mod tests {
         Known {
             private: bytes,
             shared: 0,
+            ..Known::default()
         }
     }
 
@@ -477,6 +506,48 @@ mod tests {
         assert_eq!(correct(35, 0, 20), share - 3 * MIB);
     }
 
+    /// A message is there while it is measured, and was neither before nor after.
+    #[test]
+    fn what_came_and_went_meanwhile_costs_no_items() {
+        let bound = bound(256 * MIB, 1).unwrap();
+        bound.expect_message(1000);
+        let transient = &bound.transient;
+        let known = || Known {
+            private: transient.resident(),
+            shared: 0,
+            moved: transient.moved(),
+        };
+        let measure = |message: i64, private| {
+            let resident = || {
+                transient.count_resident(message);
+                transient.count_resident(-message);
+                held(private)
+            };
+            let (resident, known) = measured_together(resident, known);
+            bound.correct(resident, known, bound.share(), 1000);
+            bound.share()
+        };
+        let share = measure(0, 12 * MIB);
+        assert_eq!(measure(20 << 20, 32 * MIB), share);
+        assert_eq!(measure(0, 32 * MIB), share - 20 * MIB);
+    }
+
+    /// Overhead falls though a measurement in between says nothing.
+    #[test]
+    fn what_says_nothing_does_not_hold_up_what_does() {
+        let bound = bound(256 * MIB, 1).unwrap();
+        bound.expect_message(1000);
+        let correct = |held_mib, most, now_ms| {
+            let known = KnownBetween::of(private(0), private(most * MIB));
+            bound.correct(held(held_mib * MIB), known, bound.share(), now_ms);
+            bound.share()
+        };
+        let share = correct(14, 0, 1000);
+        assert_eq!(correct(11, 0, 1010), share);
+        assert_eq!(correct(21, 20, 1300), share);
+        assert_eq!(correct(11, 0, 1010 + FALL_MS), share + 3 * MIB);
+    }
+
     #[test]
     fn measured_overhead_comes_off_the_share_and_returns() {
         let bound = bound(256 * MIB, 1).unwrap();
@@ -489,6 +560,7 @@ mod tests {
         let known = |private, shared| Known {
             private: private * MIB,
             shared: shared * MIB,
+            ..Known::default()
         };
         // As at the start: nothing changes, small noise neither.
         assert_eq!(
@@ -546,6 +618,7 @@ mod tests {
         let known = |private| Known {
             private: private * MIB,
             shared: 0,
+            ..Known::default()
         };
         bound.expect_message(1000);
         let correct = |private, of_messages, now_ms| {
@@ -581,6 +654,7 @@ mod tests {
             let stores = Known {
                 private: 0,
                 shared: 40 * MIB,
+                ..Known::default()
             };
             let before = bound.share();
             bound.correct(resident, stores, before, 0).unwrap_or(before)
@@ -636,6 +710,7 @@ mod tests {
         let stores = Known {
             private: 0,
             shared: 240 * MIB,
+            ..Known::default()
         };
         assert_eq!(bound.correct(resident, stores, share, 0), None);
     }

@@ -323,6 +323,7 @@ impl State {
         // Long messages are on the stores' accounts, and private, as far as they
         // have arrived.
         let transient = &self.bound.transient;
+        stores.moved = transient.moved();
         stores.private += transient.resident();
         stores.shared = stores.shared.saturating_sub(transient.charged());
         stores

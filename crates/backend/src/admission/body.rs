@@ -1,7 +1,7 @@
 //! Requests on their way in: every message of a call is measured by the length
 //! that stands before it.
 
-use super::{Admitted, LEN_MIN, admit};
+use super::{Admitted, LEN_MIN, admit_request};
 use crate::state::State;
 use hyper::body::{Body, Bytes, Frame, SizeHint};
 use std::future::Future;
@@ -179,7 +179,7 @@ impl<B> AdmittedBody<B> {
         // room in its hands.
         self.arrived.put(None);
         self.room_len = len;
-        let turn = admit(Arc::clone(&self.state), self.kind.takes(len), None);
+        let turn = admit_request(Arc::clone(&self.state), self.kind.takes(len));
         Ok(Some(Box::pin(turn)))
     }
 

@@ -70,7 +70,9 @@ impl Gate {
 /// is dropped.
 pub(crate) struct Admitted {
     /// Given back first, so that the next in turn finds it.
-    _held: [Held; 2],
+    _held: Held,
+    /// What it held before its turn.
+    _window: Option<Window>,
     _permit: Permit,
     /// Bytes that have become resident so far.
     resident: AtomicI64,
@@ -79,10 +81,17 @@ pub(crate) struct Admitted {
 }
 
 impl Admitted {
-    /// Counts bytes that have become resident, or no more are.
+    /// Counts bytes that have become resident, or no more are. No more than are charged: of
+    /// a call of many messages only the last ones are here still.
     pub(crate) fn count(&self, bytes: i64) {
-        self.resident.fetch_add(bytes, Ordering::Relaxed);
-        self.state.bound.transient.count_resident(bytes);
+        let most = self.charged as i64;
+        let counted = |before: i64| Some((before + bytes).min(most));
+        let before = self
+            .resident
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, counted);
+        let before = before.unwrap_or_else(|before| before);
+        let moved = (before + bytes).min(most) - before;
+        self.state.bound.transient.count_resident(moved);
     }
 }
 
@@ -112,17 +121,59 @@ pub(crate) struct LongAnswer {
     pub(crate) data: Bytes,
 }
 
-/// Waits until `len` bytes may be held, and charges them. What a message that
-/// waits holds already, one window at most, is charged at once. The stores evict
-/// for it, that of `spared`, a backend's number, last.
-pub(crate) async fn admit(
+/// What a message that waits holds already: as much as its connection lets come. On the
+/// stores' accounts, and resident, until this is dropped.
+struct Window {
+    held: Held,
+    state: Arc<State>,
+}
+
+impl Window {
+    fn charge(state: &Arc<State>) -> Self {
+        // As much as there is: the window is full or will be, whatever is charged.
+        let held = state.lending.hold(BESIDE_LEN, None);
+        let bytes = held.bytes() as i64;
+        state.bound.transient.count_charged(bytes);
+        state.bound.transient.count_resident(bytes);
+        Window {
+            held,
+            state: Arc::clone(state),
+        }
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        let bytes = self.held.bytes() as i64;
+        self.state.bound.transient.count_resident(-bytes);
+        self.state.bound.transient.count_charged(-bytes);
+    }
+}
+
+/// Admits a message that is on its way in: see [`admit`].
+pub(crate) async fn admit_request(state: Arc<State>, len: u64) -> Result<Arc<Admitted>, Status> {
+    let window = Window::charge(&state);
+    admit(state, len, None, Some(window)).await
+}
+
+/// Admits an answer of which nothing is there yet: see [`admit`].
+pub(crate) async fn admit_answer(
+    state: Arc<State>,
+    len: u64,
+    of: u32,
+) -> Result<Arc<Admitted>, Status> {
+    admit(state, len, Some(of), None).await
+}
+
+/// Waits until `len` bytes may be held, and charges them. The stores evict for it, that of
+/// `spared`, a backend's number, last.
+async fn admit(
     state: Arc<State>,
     len: u64,
     spared: Option<u32>,
+    window: Option<Window>,
 ) -> Result<Arc<Admitted>, Status> {
     state.look_at_memory();
-    // As much as there is: the window is full or will be, whatever is charged.
-    let window = state.lending.hold(BESIDE_LEN, spared);
     let mut permit = timeout(TURN_PATIENCE, state.gate.room.enter(len))
         .await
         .map_err(|_| {
@@ -138,18 +189,20 @@ pub(crate) async fn admit(
         permit = timeout(TURN_PATIENCE, state.gate.room.enter(u64::MAX >> 1))
             .await
             .map_err(|_| Status::unavailable("the memory is held by other messages: try again"))?;
-        permit.shrink_to(len);
+        // Before the others are let in again.
         held = state.lending.hold(len, spared);
+        permit.shrink_to(len);
     }
     if held.bytes() < len {
         return Err(Status::resource_exhausted(format!(
             "a message of {len} bytes does not fit in memory, even with everything evicted for it"
         )));
     }
-    let charged = window.bytes() + held.bytes();
+    let charged = held.bytes();
     state.bound.transient.count_charged(charged as i64);
     Ok(Arc::new(Admitted {
-        _held: [held, window],
+        _held: held,
+        _window: window,
         _permit: permit,
         resident: AtomicI64::new(0),
         charged,

@@ -42,6 +42,8 @@ impl Room {
 
     /// Waits for `bytes`. Whoever asks for more than there is goes alone.
     pub(super) async fn enter(self: &Arc<Self>, bytes: u64) -> Permit {
+        // Dropped after `turn`: whoever gives up makes way for those behind.
+        let _leaving = Leaving(self);
         let (sender, turn) = oneshot::channel();
         self.account().waiting.push_back((bytes, sender));
         self.serve();
@@ -56,7 +58,13 @@ impl Room {
     /// Lets in those whose turn it is.
     fn serve(self: &Arc<Self>) {
         let mut account = self.account();
-        while let Some(&(bytes, _)) = account.waiting.front() {
+        while let Some((bytes, sender)) = account.waiting.front() {
+            let bytes = *bytes;
+            if sender.is_closed() {
+                // It has given up, and may have asked for more than there will be for long.
+                account.waiting.pop_front();
+                continue;
+            }
             if account.used > 0 && account.used + bytes > account.limit {
                 return;
             }
@@ -73,6 +81,15 @@ impl Room {
                 Err(permit) => permit.forget(),
             }
         }
+    }
+}
+
+/// Looks whose turn it is when somebody who waited does so no more.
+struct Leaving<'a>(&'a Arc<Room>);
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.0.serve();
     }
 }
 
@@ -154,6 +171,15 @@ mod tests {
         assert!(poll(&mut next).is_pending());
         drop(long);
         drop(given(poll(&mut next)));
+        // One that asks for more than there is, and gives up: it keeps nobody out.
+        let hold = given(poll(&mut pin!(room.enter(6))));
+        let mut gives_up = Box::pin(room.enter(6));
+        assert!(poll(&mut gives_up.as_mut()).is_pending());
+        let mut fits = pin!(room.enter(1));
+        assert!(poll(&mut fits).is_pending());
+        drop(gives_up);
+        drop(given(poll(&mut fits)));
+        drop(hold);
         // One that was let in and gives up before it has noticed.
         let mut unseen = Box::pin(room.enter(10));
         let hold = given(poll(&mut pin!(room.enter(10))));

@@ -119,13 +119,16 @@ impl RpcService {
     ) -> Result<Response<v1::LookupResponse>, Status> {
         loop {
             let room_len = member.entry_len(key);
-            // What is asked for is not what goes to make room for its copy.
-            let (state, spared) = (Arc::clone(&self.state), Some(member.number));
-            let admitted = admission::admit(state, room_len as u64, spared).await?;
+            // What is asked for is not what goes to make room for its copy, where others have
+            // something.
+            let state = Arc::clone(&self.state);
+            let admitted = admission::admit_answer(state, room_len as u64, member.number).await?;
             // Before it is resident: whoever measures meanwhile would take the copy for
             // overhead, for which items have to go.
             admitted.count(room_len as i64);
             let mut buffer = WordBuffer::default();
+            // Before the answer: what comes after it changes the stamp.
+            let stamp = member.stamp(key);
             let answer = member.lookup(topology, key, &mut buffer, access);
             let len = found_len(&answer);
             if len > room_len.max(LEN_MIN) {
@@ -137,12 +140,11 @@ impl RpcService {
             }
             if is_plain {
                 // Rare: between two releases. What is copied once more is not counted.
-                let stamp = member.stamp(key);
                 let mut response = trefoil_rpc::encode_lookup_answer(&answer, stamp);
                 trefoil_rpc::make_answer_plain(&mut response, &member.store.config().hasher);
                 return Ok(Response::new(response));
             }
-            let (response, head) = trefoil_rpc::encode_long_answer(&answer, member.stamp(key));
+            let (response, head) = trefoil_rpc::encode_long_answer(&answer, stamp);
             let mut response = Response::new(response);
             if let Some(head) = head {
                 admitted.count(len as i64 - room_len as i64);
