@@ -730,6 +730,10 @@ impl Certs {
 struct Relay {
     address: SocketAddr,
     is_over: std::sync::Arc<AtomicBool>,
+    /// Longer datagrams do not pass.
+    len_max: std::sync::Arc<AtomicU64>,
+    /// Datagrams that the client has sent, whether they have passed or not.
+    asked: std::sync::Arc<AtomicU64>,
 }
 
 impl Relay {
@@ -743,6 +747,8 @@ impl Relay {
     fn start_with(engine: SocketAddr, lost: u64, is_halting: bool) -> Relay {
         let passed = std::sync::Arc::<AtomicU64>::default();
         let halts = passed.clone();
+        let len_max = std::sync::Arc::new(AtomicU64::new(u64::MAX));
+        let asked = std::sync::Arc::<AtomicU64>::default();
         use std::net::{TcpListener, UdpSocket};
         let address = SocketAddr::from(([127, 0, 0, 2], engine.port()));
         let listener = TcpListener::bind(address).unwrap();
@@ -777,7 +783,7 @@ impl Relay {
         for to_engine in [true, false] {
             let (near, far) = (near.try_clone().unwrap(), far.try_clone().unwrap());
             let (is_over, client) = (is_over.clone(), client.clone());
-            let passed = passed.clone();
+            let (passed, len_max, asked) = (passed.clone(), len_max.clone(), asked.clone());
             std::thread::spawn(move || {
                 let mut random = 0x9e37_79b9_7f4a_7c15u64 ^ u64::from(to_engine);
                 let mut happens = move |percent: u64| {
@@ -796,6 +802,7 @@ impl Relay {
                     };
                     if to_engine {
                         *client.lock().unwrap() = Some(whose);
+                        asked.fetch_add(1, Ordering::Relaxed);
                     }
                     let pass = |bytes: &[u8]| {
                         let whose = *client.lock().unwrap();
@@ -808,7 +815,7 @@ impl Relay {
                             (false, None) => Ok(0),
                         };
                     };
-                    if happens(lost) {
+                    if happens(lost) || len as u64 > len_max.load(Ordering::Relaxed) {
                         continue;
                     }
                     if happens(2) {
@@ -829,7 +836,12 @@ impl Relay {
                 }
             });
         }
-        Relay { address, is_over }
+        Relay {
+            address,
+            is_over,
+            len_max,
+            asked,
+        }
     }
 }
 
@@ -909,6 +921,66 @@ fn lookups_over_a_bad_network_are_right_and_none_fails() {
     assert!(counted["datagrams_dropped"] > 10, "{counted:?}");
     // All 1,200, but for those that went by calls while the machine stood still.
     assert!(counted["scans"] >= 600, "{counted:?}");
+}
+
+/// A firewall that lets nothing through from now on, or a tunnel that lets short ones through.
+#[test]
+fn datagrams_that_stop_in_the_middle_of_a_session_are_done_without_until_they_pass_again() {
+    const KEYS: u64 = 50;
+    let (_dir, cell) = up("R=1");
+    let certs = Certs::issue();
+    let metrics = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let (at, of_server) = (metrics.to_string(), certs.of_server());
+    let more = ["--certs", &of_server, "--metrics", &at];
+    let engine = Engine::start_with(&cell, certs.listen(), &more);
+    let relay = Relay::start(engine.address, 0);
+    let options = Options {
+        engine: Some(relay.address),
+        engine_datagrams: true,
+        ..engine.options()
+    };
+    let mut client = certs.client(&cell, options);
+    let keys: Vec<String> = (0..KEYS).map(|number| format!("k{number}")).collect();
+    for (number, key) in keys.iter().enumerate() {
+        let len = if number % 2 == 0 { 100 } else { 5000 };
+        set(&mut client, key, &value(key, 1, len));
+    }
+    let sessions = || metric(&said_by_metrics(metrics), "sessions_total", "set-up");
+    let (begun, mut lookups) = (sessions(), 0);
+    // Until what the client sends while it looks each up once is so many datagrams. That
+    // takes a few rounds: the first ones find out what passes.
+    let mut look_up_by = |wanted: std::ops::RangeInclusive<u64>| {
+        let begin = Instant::now();
+        loop {
+            let before = relay.asked.load(Ordering::Relaxed);
+            for key in &keys {
+                let found = get(&mut client, key).expect("it was stored");
+                assert_eq!(round_of(key, &found), 1, "{key}");
+                lookups += 1;
+            }
+            let asked = relay.asked.load(Ordering::Relaxed) - before;
+            if wanted.contains(&asked) {
+                return;
+            }
+            assert!(
+                begin.elapsed() < 2 * PATIENCE,
+                "{asked} datagrams, and not {wanted:?}"
+            );
+        }
+    };
+    for len_max in [0, 1000] {
+        look_up_by(KEYS..=u64::MAX);
+        relay.len_max.store(len_max, Ordering::Relaxed);
+        // By the stream, but for some that find out whether datagrams pass.
+        look_up_by(0..=KEYS / 5);
+        relay.len_max.store(u64::MAX, Ordering::Relaxed);
+    }
+    look_up_by(KEYS..=u64::MAX);
+    // Nothing was called for, and the session has lasted.
+    assert_eq!(sessions(), begun);
+    drop(client);
+    let counted = engine.stop();
+    assert!(counted["scans"] >= lookups, "{counted:?}");
 }
 
 /// A part of a frame by the stream is nothing that a datagram's answer goes on with.
