@@ -5,15 +5,18 @@ use super::{Engine, PATIENCE, await_engine, get, metric, said_by_metrics, set, u
 use crate::support::{Cell, free_port, text};
 use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
-use trefoil_client::{Client, Options};
+use trefoil_client::{Client, Options, SetOptions};
 use trefoil_client_core::vote::IndexVote;
 use trefoil_fabric::port::{Completion, Port as _, Progress, Token};
 use trefoil_layout::KeyHash;
 use trefoil_softnic::{DatagramUse, EngineAddress, EnginePort};
 use trefoil_softnic_core::wire::PROTOCOL_VERSION;
+use trefoil_tls::LIST_LOOK_PERIOD;
 
 /// A server's and a client's certificates.
 pub(super) struct Certs {
@@ -56,6 +59,13 @@ impl Certs {
         let next = self.own.path().join("next");
         std::fs::write(&next, serials.join("\n")).unwrap();
         std::fs::rename(&next, self.own.path().join("ca/server/revoked")).unwrap();
+    }
+
+    /// What single identities may do by the server's list.
+    fn list(&self, rights: &str) {
+        let next = self.own.path().join("next-rights");
+        std::fs::write(&next, rights).unwrap();
+        std::fs::rename(&next, self.own.path().join("ca/server/rights")).unwrap();
     }
 
     pub(super) fn tls(&self, name: &str) -> trefoil_client::Tls {
@@ -239,4 +249,105 @@ fn who_is_revoked_reads_no_more_within_a_tenth_of_a_second() {
     let counted = engine.stop();
     assert_eq!(counted["revoked"], revoked.len() as u64);
     assert!(counted["datagrams_in"] > 100, "{counted:?}");
+}
+
+/// Who only reads does so by way of an engine, and asks for nothing else by calls.
+#[test]
+fn who_has_the_right_to_read_reads_by_engine_as_long_as_it_is_given() {
+    const MOST: Duration = Duration::from_millis(100);
+    let dir = tempfile::tempdir().unwrap();
+    let certs = Certs::issue();
+    let of_server = certs.of_server();
+    let both = ["--certs", &of_server];
+    let cell = Cell::serve(dir.path(), &[&["--memory", "64MiB"], &both[..]].concat());
+    let engine = Engine::start_with(&cell, certs.listen(), &both);
+    certs.issue_another("reader");
+    let come = |name| {
+        let known = trefoil_client::Cell::connect_with(&cell.address, Some(certs.tls(name)));
+        known.unwrap().client(engine.options())
+    };
+    let mut writer = come("client");
+    set(&mut writer, "secret", b"value");
+    certs.list("reader read\n");
+    std::thread::sleep(LIST_LOOK_PERIOD);
+    let mut reader = come("reader");
+    await_engine(&mut reader);
+    for _ in 0..100 {
+        assert_eq!(get(&mut reader, "secret").as_deref(), Some(&b"value"[..]));
+    }
+    let refused = reader.set(b"secret", b"theirs", SetOptions::default());
+    let error = refused.unwrap_err().to_string();
+    assert!(error.contains("Mutate needs the right write"), "{error}");
+    await_engine(&mut reader);
+    assert_eq!(get(&mut reader, "secret").as_deref(), Some(&b"value"[..]));
+    // Taken: by the engine soon, by calls at once.
+    let (life, hash) = (reader.config().life, reader.config().hash.hash(b"secret"));
+    for has_datagrams in [false, true] {
+        // Again, where this machine has stood still for a moment.
+        let late = (0..5).find_map(|_| {
+            certs.list("reader read\n");
+            std::thread::sleep(2 * MOST);
+            let of = (&engine, life, hash);
+            let take = || certs.list("reader none\n");
+            let late = read_after_revocation(of, (certs.tls("reader"), has_datagrams), take);
+            late.filter(|late| *late <= MOST)
+        });
+        assert!(late.is_some(), "datagrams: {has_datagrams}");
+    }
+    let error = match reader.get(b"secret") {
+        Err(error) => error.to_string(),
+        Ok(found) => panic!("{found:?}"),
+    };
+    assert!(error.contains("Lookup needs the right read"), "{error}");
+    assert_eq!(get(&mut writer, "secret").as_deref(), Some(&b"value"[..]));
+    // And given again.
+    certs.list("reader read\n");
+    std::thread::sleep(2 * MOST);
+    await_engine(&mut reader);
+    assert_eq!(get(&mut reader, "secret").as_deref(), Some(&b"value"[..]));
+    drop((reader, writer));
+    let counted = engine.stop();
+    assert!(counted["scans"] >= 100, "{counted:?}");
+    assert!(counted["revoked"] >= 2, "{counted:?}");
+}
+
+#[test]
+fn who_has_a_listed_token_reads_by_engine_as_long_as_it_is_listed() {
+    let (_dir, cell) = up("R=1");
+    let own = tempfile::tempdir().unwrap();
+    let put = |name: &str, says: &str| {
+        let next = own.path().join("next");
+        std::fs::write(&next, says).unwrap();
+        std::fs::set_permissions(&next, PermissionsExt::from_mode(0o600)).unwrap();
+        std::fs::rename(&next, own.path().join(name)).unwrap();
+    };
+    let (server, reader) = ("a".repeat(64), "b".repeat(64));
+    put("token", &server);
+    put("reader", &reader);
+    let summed = Command::new("sha256sum")
+        .arg(own.path().join("reader"))
+        .output();
+    let summed = text(&summed.unwrap().stdout);
+    let digest = summed.split_whitespace().next().unwrap();
+    let list = |right: &str| put("token.rights", &format!("reader {right} sha256:{digest}\n"));
+    list("read");
+    let path = own.path().join("token").display().to_string();
+    let listen = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let engine = Engine::start_with(&cell, listen, &["--token-file", &path]);
+    let known = trefoil_client::Cell::connect(&cell.address).unwrap();
+    let life = known.config().life;
+    let mut of_server = Session::open_with(&engine, life, server.as_bytes());
+    let mut session = Session::open_with(&engine, life, reader.as_bytes());
+    assert!(session.read(CONTROL).is_ok());
+    list("none");
+    // It is hung up on, and not let in again.
+    assert!(matches!(session.socket.read(&mut [0; 64]), Ok(0) | Err(_)));
+    let said = said_to(&engine, &hello(PROTOCOL_VERSION, reader.as_bytes()));
+    assert_eq!((said.len(), said[4], said[8 + 11]), (24, 3, 3));
+    assert!(of_server.read(CONTROL).is_ok());
+    list("write");
+    std::thread::sleep(2 * LIST_LOOK_PERIOD);
+    let mut session = Session::open_with(&engine, life, reader.as_bytes());
+    assert!(session.read(CONTROL).is_ok());
+    assert_eq!(engine.stop()["revoked"], 1);
 }
