@@ -3,8 +3,8 @@
 //! | a connection over | is answered if |
 //! |---|---|
 //! | a Unix socket | the kernel says that its other end is this user's, root's, or a listed user's |
-//! | TCP, loopback too | every call shows the server's token |
-//! | TCP of a server with certificates | it speaks TLS and has shown a certificate of the server's authority; each call needs one of the roles in `permission` |
+//! | TCP, loopback too | every call shows the server's token, or one that stands beside it in the list of rights with the right that `permission` names |
+//! | TCP of a server with certificates | it speaks TLS and has shown a certificate of the server's authority; each call needs one of the roles in `permission`, or of who is listed the right |
 //!
 //! Whoever is not let in gets a reason, and nothing else: the request's body is
 //! not even read.
@@ -16,7 +16,7 @@ use tonic::service::Interceptor;
 use tonic::{Request, Status};
 use trefoil_cell::{TOKEN_FILE_VARIABLE, Token};
 use trefoil_rpc::OWN_USER_ONLY;
-use trefoil_tls::{Caller, Tls};
+use trefoil_tls::{Caller, Right, Tls, TokenRights};
 
 /// What decides about the calls of one connection.
 #[derive(Clone, Debug)]
@@ -25,12 +25,23 @@ pub(crate) enum Access {
     Granted,
     /// The kernel says that it is somebody else's.
     Refused,
-    /// Each call has to show this; the first that does introduces the guest.
-    Token(Arc<Token>, Arc<Guest>),
-    /// The other end has shown a certificate; its roles decide, unless it is revoked.
+    /// Each call has to show this, or one that is listed; the first that does introduces
+    /// the guest.
+    Token(Tokens, Arc<Guest>),
+    /// The other end has shown a certificate; the list of rights decides or else its roles,
+    /// unless it is revoked.
     Certificate(Arc<Caller>, Tls),
     /// The other end speaks without TLS, which it should not.
     Plain,
+}
+
+/// What is shown to a server without certificates.
+#[derive(Clone, Debug)]
+pub(crate) struct Tokens {
+    /// The server's own: every call is answered.
+    pub(crate) own: Arc<Token>,
+    /// Others', if the operator has chosen the server's own.
+    pub(crate) listed: Option<TokenRights>,
 }
 
 impl Interceptor for Access {
@@ -40,10 +51,16 @@ impl Interceptor for Access {
             Access::Refused => Err(Status::permission_denied(format!(
                 "{OWN_USER_ONLY}: it lets others in by --allow-user"
             ))),
-            Access::Token(token, guest) => {
+            Access::Token(tokens, guest) => {
                 let shown = trefoil_rpc::shown_token(&request);
-                if shown.is_some_and(|shown| token.is(shown)) {
+                if shown.is_some_and(|shown| tokens.own.is(shown)) {
                     guest.is_introduced();
+                    return Ok(request);
+                }
+                let listed = shown.zip(tokens.listed.as_ref());
+                if let Some((name, right)) = listed.and_then(|(shown, list)| list.of(shown)) {
+                    guest.is_introduced();
+                    allowed(&request, &name, right)?;
                     return Ok(request);
                 }
                 let what = match shown {
@@ -63,7 +80,15 @@ impl Interceptor for Access {
                         caller.name
                     )));
                 }
-                // Every request comes with what its call needs.
+                // No role at all is an authority's certificate for something else.
+                let right = match caller.roles.is_empty() {
+                    true => None,
+                    false => tls.right_of(caller),
+                };
+                if let Some(right) = right {
+                    allowed(&request, &caller.name, right)?;
+                    return Ok(request);
+                }
                 let permission = request.extensions().get::<Permission>();
                 match permission {
                     Some(permission) if permission.roles.meets(caller.roles) => Ok(request),
@@ -76,6 +101,22 @@ impl Interceptor for Access {
             )),
         }
     }
+}
+
+/// Whether the call of this request may be made with that right. Every request comes with
+/// what its call needs.
+fn allowed(request: &Request<()>, name: &str, right: Right) -> Result<(), Status> {
+    let permission = request.extensions().get::<Permission>();
+    let (call, needed) = permission.map_or(("this call", Right::Admin), |permission| {
+        (permission.call, permission.right)
+    });
+    if right >= needed {
+        return Ok(());
+    }
+    Err(Status::permission_denied(format!(
+        "{call} needs the right {needed}, and \"{name}\" has the right {right}: who runs the \
+         server can change that line of its list of rights"
+    )))
 }
 
 fn denied(caller: &Caller, permission: Option<&Permission>) -> Status {

@@ -1,9 +1,10 @@
-//! Which role may make which call, where callers are known by their certificates.
+//! Which role may make which call, where callers are known by their certificates; and which
+//! right a call takes of who stands in the server's list of rights.
 //!
-//! Over Unix sockets, and over TCP with a token, a caller is this user's own (or one
-//! whom the operator has listed) and may make every call.
+//! Over Unix sockets, and over TCP with the server's token, a caller is this user's own (or
+//! one whom the operator has listed) and may make every call.
 
-use trefoil_tls::Roles;
+use trefoil_tls::{Right, Roles};
 
 /// A call of the contract, and who may make it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +13,8 @@ pub(crate) struct Permission {
     pub(crate) call: &'static str,
     /// Roles of which one is enough.
     pub(crate) roles: Roles,
+    /// What the list has to say of who is listed.
+    pub(crate) right: Right,
 }
 
 const ALL: Roles = Roles::of(true, true, true);
@@ -20,33 +23,37 @@ const ADMINS: Roles = Roles::of(false, false, true);
 
 /// Every call of the contract.
 const TABLE: [Permission; 20] = [
-    of("Ping", ALL),
-    of("Hello", ALL),
-    of("Config", ALL),
-    of("Mutate", ALL),
-    of("Lookup", ALL),
-    of("Use", ALL),
-    of("Touch", ALL),
-    of("Stats", ALL),
-    of("TopKeys", ALL),
-    of("List", ALL),
-    of("RaiseEpoch", BACKENDS),
-    of("CopyItems", BACKENDS),
-    of("HandOver", BACKENDS),
-    of("Resize", BACKENDS),
-    of("Scan", BACKENDS),
-    of("Peek", ALL),
-    of("Suspect", ALL),
-    of("SetMemoryLimit", ADMINS),
-    of("Flush", ADMINS),
-    of("Reload", ADMINS),
+    of("Ping", ALL, Right::Read),
+    of("Hello", ALL, Right::Read),
+    of("Config", ALL, Right::Read),
+    of("Mutate", ALL, Right::Write),
+    of("Lookup", ALL, Right::Read),
+    of("Use", ALL, Right::Read),
+    of("Touch", ALL, Right::Read),
+    of("Stats", ALL, Right::Read),
+    of("TopKeys", ALL, Right::Read),
+    of("List", ALL, Right::Read),
+    of("RaiseEpoch", BACKENDS, Right::Admin),
+    of("CopyItems", BACKENDS, Right::Admin),
+    of("HandOver", BACKENDS, Right::Admin),
+    of("Resize", BACKENDS, Right::Admin),
+    of("Scan", BACKENDS, Right::Admin),
+    of("Peek", ALL, Right::Read),
+    of("Suspect", ALL, Right::Read),
+    of("SetMemoryLimit", ADMINS, Right::Admin),
+    of("Flush", ADMINS, Right::Admin),
+    of("Reload", ADMINS, Right::Admin),
 ];
 
 /// What the contract does not have: nobody gets further than to be told so.
-const UNKNOWN: Permission = of("a call that this release does not have", ADMINS);
+const UNKNOWN: Permission = of(
+    "a call that this release does not have",
+    ADMINS,
+    Right::Admin,
+);
 
-const fn of(call: &'static str, roles: Roles) -> Permission {
-    Permission { call, roles }
+const fn of(call: &'static str, roles: Roles, right: Right) -> Permission {
+    Permission { call, roles, right }
 }
 
 /// Stands before a call's name in the path of its request.
@@ -89,11 +96,27 @@ mod tests {
             "/Ping",
         ] {
             assert_eq!(of_path(path).roles, ADMINS, "{path}");
+            assert_eq!(of_path(path).right, Right::Admin, "{path}");
         }
-        assert_eq!(of_path("/trefoil.v1.Trefoil/Ping"), of("Ping", ALL));
-        assert_eq!(of_path(trefoil_rpc::RELOAD_PATH), of("Reload", ADMINS));
-        assert_eq!(of_path(trefoil_rpc::MUTATE_PATH), of("Mutate", ALL));
+        let named = |path: &str| {
+            let Permission { call, roles, right } = of_path(path);
+            (call, roles, right)
+        };
+        assert_eq!(
+            named("/trefoil.v1.Trefoil/Ping"),
+            ("Ping", ALL, Right::Read)
+        );
+        let (reload, mutate) = (trefoil_rpc::RELOAD_PATH, trefoil_rpc::MUTATE_PATH);
+        assert_eq!(named(reload), ("Reload", ADMINS, Right::Admin));
+        assert_eq!(named(mutate), ("Mutate", ALL, Right::Write));
         // Admins may do everything.
         assert!(TABLE.iter().all(|row| row.roles.has(Role::Admin)));
+        // What clients may not call takes every right.
+        let is_high = |row: &Permission| row.right == Right::Admin;
+        assert!(
+            TABLE
+                .iter()
+                .all(|row| is_high(row) != row.roles.has(Role::Client))
+        );
     }
 }

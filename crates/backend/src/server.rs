@@ -9,6 +9,7 @@
 //! readers may believe its memory until then, so this process neither answers
 //! nor votes before.
 
+use crate::access::Tokens;
 use crate::background;
 use crate::behind::Behind;
 use crate::corpus;
@@ -652,6 +653,7 @@ impl Running {
             metrics,
             users,
             token,
+            token_rights,
             token_file,
             tls,
             ..
@@ -661,7 +663,10 @@ impl Running {
             let listener = tokio::net::TcpListener::from_std(tcp).map_err(fail)?;
             let state = Arc::clone(&self.state);
             let access = match &tls {
-                None => TcpAccess::Token(Arc::new(token)),
+                None => TcpAccess::Token(Tokens {
+                    own: Arc::new(token),
+                    listed: token_rights,
+                }),
                 Some(tls) => TcpAccess::Certificates(tls.clone()),
             };
             let closing = state.closing.subscribe();

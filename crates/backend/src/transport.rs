@@ -1,6 +1,6 @@
 //! Connections: accepted, served by HTTP/2 (gRPC) or HTTP/1 (metrics), ended.
 
-use crate::access::Access;
+use crate::access::{Access, Tokens};
 use crate::admission::{AdmittedAnswer, AdmittedBody, Kind, LongAnswer};
 use crate::guests::{Guests, Place};
 use crate::metrics;
@@ -22,7 +22,6 @@ use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::{Semaphore, watch};
 use tonic::codegen::Service as _;
 use tonic::service::interceptor::InterceptedService;
-use trefoil_cell::Token;
 use trefoil_endpoint::exposition;
 use trefoil_fabric::shm::UserPolicy;
 use trefoil_tls::{AcceptError, LOOK_PERIOD, Tls};
@@ -64,8 +63,8 @@ const COMPLAINT_PERIOD: Duration = Duration::from_secs(10);
 
 /// How clients over TCP show who they are.
 pub(crate) enum TcpAccess {
-    /// By the server's token, in plain text.
-    Token(Arc<Token>),
+    /// By the server's token or a listed one, in plain text.
+    Token(Tokens),
     /// By certificates, with TLS.
     Certificates(Tls),
 }
@@ -102,7 +101,7 @@ pub(crate) async fn rpc_over_tcp(
             TcpAccess::Certificates(tls) => Some((tls.clone(), Arc::clone(&complaints))),
         };
         let access = match &access {
-            TcpAccess::Token(token) => Access::Token(Arc::clone(token), place.guest()),
+            TcpAccess::Token(tokens) => Access::Token(tokens.clone(), place.guest()),
             TcpAccess::Certificates(_) => Access::Plain,
         };
         async move {

@@ -6,7 +6,7 @@ use crate::cell::Shared;
 use crate::engines::{By, NoHello, engine_address, engine_of};
 use crate::port::ClientPort;
 use crate::pulse;
-use crate::rpc::{Bell, Rpc, RpcPort};
+use crate::rpc::{Bell, Rpc, RpcPort, is_refused};
 use crate::successor::{Awaited, Claim, Foreseen, Place, Successor};
 use crate::time;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -558,11 +558,17 @@ fn by_engine(
         })
 }
 
-/// An empty call to a backend; why it does not answer that, if so.
+/// An empty call to a backend; why it does not answer that, if so. One that does not let this
+/// side do anything is there: what is called for says why.
 fn ask(rpc: &Rpc, topology: &Topology, backend: u32) -> Result<(), String> {
     let mut client = rpc.backend(topology.config(), backend)?;
-    let call = async move { client.ping(v1::PingRequest {}).await };
-    rpc.wait(call, PING_PATIENCE).map(|_| ())
+    let call = async move {
+        match client.ping(v1::PingRequest {}).await {
+            Err(status) if is_refused(&status) => Ok(()),
+            answer => answer.map(drop),
+        }
+    };
+    rpc.wait(call, PING_PATIENCE)
 }
 
 /// What a failed greeting says of the backend.

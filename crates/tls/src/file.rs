@@ -74,6 +74,16 @@ pub enum FileError {
         /// Its permissions.
         mode: u32,
     },
+    /// A list of rights that says nothing definite.
+    #[error("{path}:{line}: {problem}")]
+    Rights {
+        /// Which file.
+        path: PathBuf,
+        /// Which line, from 1.
+        line: usize,
+        /// What is wrong with it, and how it has to be.
+        problem: String,
+    },
 }
 
 /// Who else may have access to a file.

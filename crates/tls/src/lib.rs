@@ -14,14 +14,17 @@
 //! | `corpora` | the linked store's corpora that it is for |
 //! | `identity` | a directory's files, judged as a whole |
 //! | `watched` | the same while a process runs: files that change are taken anew |
-//! | `revoked` | serial numbers of certificates that are not believed any more |
+//! | `listed` | small files of the operator's that are looked at while a process runs |
+//! | `revoked` | such a one: serial numbers of certificates that are not believed any more |
+//! | `rights` | another: what single identities may do, by a certificate's name or a token |
 //! | `accept`, `connect` | the two sides of a handshake |
 //! | `session` | the same for those who drive their sockets themselves: engines |
 //!
 //! Both sides speak TLS 1.3 only, show a certificate, and resume no session: each
 //! connection is judged by the files as they are.
 //!
-//! What a role may do is no matter of this crate: `trefoil-backend` has the table.
+//! Which call takes which role or right is no matter of this crate: `trefoil-backend` has
+//! the table.
 
 mod accept;
 mod certificate;
@@ -30,7 +33,9 @@ mod corpora;
 mod error;
 mod file;
 mod identity;
+mod listed;
 mod revoked;
+mod rights;
 mod role;
 mod session;
 mod watched;
@@ -42,6 +47,8 @@ pub use corpora::{Corpora, urn as corpus_urn};
 pub use error::CertError;
 pub use file::{FileError, check_private, read_certificates, read_key, read_roots};
 pub use identity::{AUTHORITY_FILE, CERTIFICATE_FILE, CertFiles, Identity, KEY_FILE};
-pub use revoked::{REVOKED_FILE, REVOKED_LOOK_PERIOD};
+pub use listed::LIST_LOOK_PERIOD;
+pub use revoked::REVOKED_FILE;
+pub use rights::{RIGHTS_FILE, Right, TokenRights};
 pub use role::{Role, Roles, UnknownRole};
 pub use watched::{CertStatus, CertUse, LOOK_PERIOD, Tls};

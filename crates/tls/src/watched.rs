@@ -9,7 +9,8 @@
 use crate::certificate::{time_text, unix_s};
 use crate::error::CertError;
 use crate::identity::{CertFiles, Identity};
-use crate::revoked::Revoked;
+use crate::revoked::{self, Revoked};
+use crate::rights::{self, NameRights};
 use crate::role::Role;
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -53,6 +54,7 @@ struct Watched {
     current: RwLock<Arc<Identity>>,
     look: Mutex<Look>,
     revoked: Revoked,
+    rights: NameRights,
     is_refused: AtomicBool,
     handshakes: AtomicU64,
     handshakes_failed: AtomicU64,
@@ -115,10 +117,12 @@ impl Tls {
                 }
             }
         };
-        let revoked = Revoked::beside(&files.certificate);
-        // Nobody else judges callers by it.
+        let revoked = revoked::beside(&files.certificate);
+        let rights = rights::beside(&files.certificate);
+        // Nobody else judges callers by them.
         if usage == CertUse::Server {
             revoked.begin()?;
+            rights.begin()?;
         }
         Ok(Tls(Arc::new(Watched {
             files: files.clone(),
@@ -132,6 +136,7 @@ impl Tls {
                 warned: None,
             }),
             revoked,
+            rights,
             is_refused: AtomicBool::new(false),
             handshakes: AtomicU64::new(0),
             handshakes_failed: AtomicU64::new(0),
@@ -191,6 +196,10 @@ impl Tls {
 
     pub(crate) fn revoked(&self) -> &Revoked {
         &self.0.revoked
+    }
+
+    pub(crate) fn rights(&self) -> &NameRights {
+        &self.0.rights
     }
 
     /// Counts a server's handshake.

@@ -20,7 +20,7 @@ use trefoil_cell::{RpcAddress, runtime_dir};
 use trefoil_queue::{Carrier, Client, ClientError, ServeError, ServeOptions, ServiceKind, beside};
 use trefoil_softnic::engine::Admits;
 use trefoil_softnic::{DatagramUse, Engine, EngineAddress, EngineOptions, Who};
-use trefoil_tls::{CertFiles, CertUse, Role, Tls};
+use trefoil_tls::{CertFiles, CertUse, Right, Role, Tls};
 
 /// What a file system in memory calls itself.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
@@ -165,8 +165,11 @@ fn engine(args: QueueEngineArgs) -> Outcome {
     let signals = Signals::new()?;
     let told = sockets.clone();
     let lanes_max = args.lanes.map(NonZeroUsize::get);
-    let service = Service::start_by(setup, move |listener, (tls, admits), options, _| {
-        let writes: Admits = Arc::new(may_write);
+    let service = Service::start_by(setup, move |listener, (tls, admission), options, _| {
+        let known = Arc::clone(&admission);
+        let admits: Admits = Arc::new(move |who| known.allows(who, Right::Read));
+        let writes: Admits =
+            Arc::new(move |who| may_write(who) && admission.allows(who, Right::Write));
         let queues = beside::queues(sockets, servers, writes, lanes_max);
         Engine::start_for_queues(listener, (tls, admits), queues, options)
     })?;

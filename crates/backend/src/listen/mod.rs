@@ -12,7 +12,7 @@ use trefoil_cell::{
     AddressError, OwnerError, RpcAddress, Token, TokenError, TokenFile, read_token,
 };
 use trefoil_fabric::shm::UserPolicy;
-use trefoil_tls::Tls;
+use trefoil_tls::{Tls, TokenRights};
 
 pub use unix::UnixSocket;
 
@@ -55,6 +55,7 @@ impl ListenOptions {
         }
         if let Some(path) = &self.token_file {
             read_token(path)?;
+            TokenRights::beside(path)?;
         }
         Ok(())
     }
@@ -113,6 +114,9 @@ pub enum ListenError {
     /// The token for clients over TCP.
     #[error(transparent)]
     Token(#[from] TokenError),
+    /// The list of others' tokens.
+    #[error(transparent)]
+    TokenRights(#[from] trefoil_tls::FileError),
     /// Anything else that the system reports.
     #[error("cannot listen on {address}: {source}")]
     System {
@@ -163,6 +167,8 @@ pub struct Listeners {
     pub(crate) tls: Option<Tls>,
     /// What clients over TCP have to show.
     pub(crate) token: Token,
+    /// Who comes in by another token, if the operator has chosen the server's.
+    pub(crate) token_rights: Option<TokenRights>,
     /// Where they find it, unless the operator has chosen it.
     pub(crate) token_file: Option<TokenFile>,
     fabric: Option<PathBuf>,
@@ -187,8 +193,8 @@ impl Listeners {
         let bind = |path: &Path| UnixSocket::bind_with_mode(path, mode);
         let unix = options.unix.as_deref().map(bind).transpose();
         let token = match &options.token_file {
-            Some(path) => read_token(path).map_err(ListenError::from),
-            None => Ok(Token::of_bytes(rand::random())),
+            Some(path) => chosen_token(path),
+            None => Ok((Token::of_bytes(rand::random()), None)),
         };
         // Whatever is wrong is said at once, not one thing a start.
         let (tcp, metrics, unix, token) = match (tcp, metrics, fabric, unix, token) {
@@ -199,6 +205,7 @@ impl Listeners {
                 return Err(ListenError::of(all.collect()));
             }
         };
+        let (token, token_rights) = token;
         let token_file = match &tcp {
             Some((_, address)) if options.token_file.is_none() && options.tls.is_none() => {
                 Some(TokenFile::leave(*address, &token)?)
@@ -209,6 +216,7 @@ impl Listeners {
             users: options.users.clone(),
             tls: options.tls.clone(),
             token,
+            token_rights,
             token_file,
             tcp_address: tcp.as_ref().map(|(_, address)| *address),
             metrics_address: metrics.as_ref().map(|(_, address)| *address),
@@ -247,6 +255,11 @@ impl Listeners {
     pub fn fabric_socket(&self) -> Option<&Path> {
         self.fabric.as_deref()
     }
+}
+
+/// The server's own token, and the list beside it.
+fn chosen_token(path: &Path) -> Result<(Token, Option<TokenRights>), ListenError> {
+    Ok((read_token(path)?, Some(TokenRights::beside(path)?)))
 }
 
 fn check_reach(

@@ -14,7 +14,7 @@ use trefoil_backend::take_port;
 use trefoil_cell::{EngineNotice, Token, TokenFile, engine_beside, read_token};
 use trefoil_softnic::engine::Admits;
 use trefoil_softnic::{CellPlaces, Engine, EngineError, EngineOptions, Who};
-use trefoil_tls::Tls;
+use trefoil_tls::{Right, Tls, TokenRights};
 
 /// Between two looks at the files that say who may read: whoever is revoked reads for so
 /// long at most, and a request's time.
@@ -41,8 +41,45 @@ pub(crate) struct Service {
     _left: Option<TokenFile>,
 }
 
-/// What those show who may come in without TLS; `None` lets nobody in.
-type Shown = RwLock<Option<Token>>;
+/// Who may do what with the engine.
+pub(crate) struct Admission {
+    tls: Option<Tls>,
+    /// What those show who may come in without TLS; `None` lets nobody in.
+    shown: RwLock<Option<Token>>,
+    /// Others who may, each by a token of their own.
+    listed: Option<TokenRights>,
+}
+
+impl Admission {
+    /// Whether somebody has that right, as far as nothing but a list of rights limits it.
+    pub(crate) fn allows(&self, who: &Who, right: Right) -> bool {
+        match (who, &self.tls) {
+            (Who::Certificate(caller), Some(tls)) => {
+                let is_valid = !caller.left(SystemTime::now()).is_zero();
+                // Every role reads.
+                let is_in = !caller.roles.is_empty() && is_valid && !tls.is_revoked(caller);
+                is_in && tls.right_of(caller).is_none_or(|has| has >= right)
+            }
+            (Who::Token(token), None) => {
+                let shown = self.shown.read().unwrap_or_else(PoisonError::into_inner);
+                let Some(shown) = &*shown else {
+                    return false;
+                };
+                let listed = || self.listed.as_ref()?.of(token);
+                shown.is(token) || listed().is_some_and(|(_, has)| has >= right)
+            }
+            (Who::Token(_), Some(_)) | (Who::Certificate(_), None) => false,
+        }
+    }
+
+    /// How often files that limit rights have changed; not the token's.
+    fn changes(&self) -> (u64, u64) {
+        let of_tls = self.tls.as_ref().map_or(0, |tls| {
+            tls.revocation_changes().wrapping_add(tls.rights_changes())
+        });
+        (of_tls, self.listed.as_ref().map_or(0, TokenRights::changes))
+    }
+}
 
 impl Service {
     /// Starts one for the backends that `places` names; see [`Engine::start`].
@@ -50,15 +87,19 @@ impl Service {
         setup: Setup,
         mut places: impl FnMut(bool) -> CellPlaces + Send + 'static,
     ) -> Result<Service, Failure> {
-        Service::start_by(setup, move |listener, who, options, address| {
-            let mut notices = HashMap::new();
-            let told = move |may_be_old| {
-                let places = places(may_be_old);
-                tell(&mut notices, &places, address);
-                places
-            };
-            Engine::start(listener, who, told, options)
-        })
+        Service::start_by(
+            setup,
+            move |listener, (tls, admission), options, address| {
+                let admits: Admits = Arc::new(move |who| admission.allows(who, Right::Read));
+                let mut notices = HashMap::new();
+                let told = move |may_be_old| {
+                    let places = places(may_be_old);
+                    tell(&mut notices, &places, address);
+                    places
+                };
+                Engine::start(listener, (tls, admits), told, options)
+            },
+        )
     }
 
     /// Starts one by `start`, which is told at which address it listens.
@@ -66,7 +107,7 @@ impl Service {
         setup: Setup,
         start: impl FnOnce(
             TcpListener,
-            (Option<Tls>, Admits),
+            (Option<Tls>, Arc<Admission>),
             EngineOptions,
             SocketAddr,
         ) -> Result<Engine, EngineError>,
@@ -74,29 +115,34 @@ impl Service {
         let Setup { listen, tls, .. } = &setup;
         let is_trusted = setup.is_plain && setup.token_file.is_some();
         check_reach(*listen, tls.is_some(), is_trusted)?;
-        let token = match (tls, &setup.token_file) {
-            (Some(_), _) => None,
-            (None, Some(path)) => Some(read_token(path).map_err(Failure::of)?),
-            (None, None) => Some(drawn_token()?),
+        let (token, listed) = match (tls, &setup.token_file) {
+            (Some(_), _) => (None, None),
+            (None, Some(path)) => {
+                let listed = TokenRights::beside(path).map_err(Failure::of)?;
+                (Some(read_token(path).map_err(Failure::of)?), Some(listed))
+            }
+            (None, None) => (Some(drawn_token()?), None),
         };
         let (listener, address) = take_port(*listen).map_err(Failure::of)?;
         let left = match (&token, &setup.token_file) {
             (Some(token), None) => Some(TokenFile::leave(address, token).map_err(Failure::of)?),
             _ => None,
         };
-        let shown = Arc::new(Shown::new(token));
-        let admits: Admits = {
-            let (tls, shown) = (tls.clone(), Arc::clone(&shown));
-            Arc::new(move |who: &Who| may_read(tls.as_ref(), &shown, who))
-        };
+        let admission = Arc::new(Admission {
+            tls: tls.clone(),
+            shown: RwLock::new(token),
+            listed,
+        });
         let (tls, options) = (tls.clone(), setup.options);
-        let engine = start(listener, (tls.clone(), admits), options, address);
+        // Whatever changes while it starts is looked at.
+        let changes = admission.changes();
+        let engine = start(listener, (tls, Arc::clone(&admission)), options, address);
         let engine = Arc::new(engine.map_err(Failure::of)?);
         let watch = Watch {
             engine: Arc::downgrade(&engine),
-            tls,
+            admission,
+            changes,
             token_file: setup.token_file.filter(|_| setup.tls.is_none()),
-            shown,
         };
         std::thread::Builder::new()
             .name("trefoil-admits".to_owned())
@@ -128,21 +174,6 @@ pub(crate) fn check_reach(
              certificate (--certs DIR), or listen on 127.0.0.1, or, if the network is trusted, \
              pass --plaintext and --token-file FILE"
         ))),
-    }
-}
-
-fn may_read(tls: Option<&Tls>, shown: &Shown, who: &Who) -> bool {
-    match (who, tls) {
-        (Who::Certificate(caller), Some(tls)) => {
-            let is_valid = !caller.left(SystemTime::now()).is_zero();
-            // Every role reads.
-            !caller.roles.is_empty() && is_valid && !tls.is_revoked(caller)
-        }
-        (Who::Token(token), None) => {
-            let shown = shown.read().unwrap_or_else(PoisonError::into_inner);
-            shown.as_ref().is_some_and(|shown| shown.is(token))
-        }
-        (Who::Token(_), Some(_)) | (Who::Certificate(_), None) => false,
     }
 }
 
@@ -192,22 +223,22 @@ fn answers(address: SocketAddr) -> bool {
 /// Sees to it that the engine asks again who may read when that has changed.
 struct Watch {
     engine: Weak<Engine>,
-    tls: Option<Tls>,
+    admission: Arc<Admission>,
+    /// Of these files, when everybody was judged last.
+    changes: (u64, u64),
     token_file: Option<PathBuf>,
-    shown: Arc<Shown>,
 }
 
 impl Watch {
-    fn run(self) {
-        let mut revocations = self.tls.as_ref().map(Tls::revocation_changes);
+    fn run(mut self) {
         let mut stamp = self.token_file.as_deref().map(stamp_of);
         let mut asked_at = Instant::now();
         loop {
             std::thread::sleep(LOOK);
             let mut must_judge = false;
-            let now = self.tls.as_ref().map(Tls::revocation_changes);
-            must_judge |= std::mem::replace(&mut revocations, now) != now;
-            if self.tls.is_some() && asked_at.elapsed() >= EXPIRY_LOOK {
+            let now = self.admission.changes();
+            must_judge |= std::mem::replace(&mut self.changes, now) != now;
+            if self.admission.tls.is_some() && asked_at.elapsed() >= EXPIRY_LOOK {
                 asked_at = Instant::now();
                 must_judge = true;
             }
@@ -239,7 +270,8 @@ impl Watch {
             Some(_) => tracing::info!("{path}: another token lets clients in"),
             None => tracing::warn!("{path}: the token is gone: nobody may read"),
         }
-        *self.shown.write().unwrap_or_else(PoisonError::into_inner) = token;
+        let shown = &self.admission.shown;
+        *shown.write().unwrap_or_else(PoisonError::into_inner) = token;
         true
     }
 }

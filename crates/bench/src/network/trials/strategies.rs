@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use trefoil_client::{Client, Lookup, LookupStrategy, Mutated, Options, SetOptions};
+use trefoil_client::{Cell, Client, Lookup, LookupStrategy, Mutated, Options, SetOptions};
 
 use super::super::{NetworkBenchError, await_engine, cell_error, connect_to, io_error};
 use super::cluster::Cluster;
@@ -21,6 +21,82 @@ const TWO_READS: LookupStrategy = LookupStrategy::TwoReads;
 const AUTO: LookupStrategy = LookupStrategy::Auto;
 /// What chooses may take so much more than the better one: what differs from run to run.
 const NOISE: f64 = 1.15;
+
+/// What engines have counted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Asked {
+    scans: f64,
+    reads: f64,
+    bytes_out: f64,
+}
+
+impl Asked {
+    /// Of all engines of a cell so far.
+    fn of(cell: &Cell) -> Result<Asked, NetworkBenchError> {
+        let engines = cell.engines();
+        if let Some(Err(error)) = engines
+            .iter()
+            .map(|engine| &engine.counters)
+            .find(|of| of.is_err())
+        {
+            return Err(cell_error(format!(
+                "an engine does not say what it has counted: {error}"
+            )));
+        }
+        let sum = |name| engines.iter().map(|engine| engine.count(name)).sum::<u64>() as f64;
+        Ok(Asked {
+            scans: sum("scans"),
+            reads: sum("reads"),
+            bytes_out: sum("bytes_out"),
+        })
+    }
+
+    /// For each of so many lookups since then.
+    fn each_since(self, before: Asked, lookups: usize) -> Asked {
+        let each = |after: f64, before: f64| (after - before) / lookups.max(1) as f64;
+        Asked {
+            scans: each(self.scans, before.scans),
+            reads: each(self.reads, before.reads),
+            bytes_out: each(self.bytes_out, before.bytes_out),
+        }
+    }
+}
+
+/// What was asked for each lookup is what this strategy asks for; a few may differ, because
+/// something was torn, or an engine late. A row that says one thing and has measured another
+/// is worse than none.
+fn check(
+    strategy: LookupStrategy,
+    asked: Asked,
+    value_len: usize,
+) -> Result<(), NetworkBenchError> {
+    const FEW: f64 = 0.1;
+    const NEARLY: f64 = 0.9;
+    let Asked {
+        scans,
+        reads,
+        bytes_out,
+    } = asked;
+    let is_so = match strategy {
+        // It may choose either.
+        LookupStrategy::Auto => scans >= NEARLY,
+        LookupStrategy::Scar => scans >= NEARLY && reads <= FEW,
+        LookupStrategy::ScarAll => {
+            // The value comes twice.
+            scans >= 2.0 * NEARLY && reads <= FEW && bytes_out >= 2.0 * NEARLY * value_len as f64
+        }
+        LookupStrategy::TwoReads => scans >= NEARLY && reads >= NEARLY,
+        LookupStrategy::Rpc => scans + reads <= FEW,
+    };
+    match is_so {
+        true => Ok(()),
+        false => Err(cell_error(format!(
+            "lookups by {} were none: each took {scans:.2} scans and {reads:.2} reads of engines, \
+             which sent {bytes_out:.0} bytes for it",
+            strategy.name()
+        ))),
+    }
+}
 
 const COST_LENS: [usize; 4] = [100, 1024, 4096, 16 << 10];
 const COST_KEYS: usize = 500;
@@ -56,9 +132,10 @@ pub(super) fn costs(
                 if mode == "R=1" && strategy == LookupStrategy::ScarAll {
                     continue;
                 }
-                let (single, batch) = client_host.enter(|| {
+                let (single, batch, asked) = client_host.enter(|| {
                     let tls = Some(site.tls.clone());
-                    let mut client = connect_to(&site.address, tls)?.client(Options {
+                    let cell = connect_to(&site.address, tls)?;
+                    let mut client = cell.client(Options {
                         engine: Some(site.engine),
                         strategy,
                         deadline: Duration::from_secs(5),
@@ -72,20 +149,25 @@ pub(super) fn costs(
                         Ok((procfs::cpu_time(std::process::id())?, site.cpu_time()?))
                     };
                     let length = ground.length / 2;
+                    let before = Asked::of(&cell)?;
                     let single = cost(length, 1, cpu, |number| {
                         get(&mut client, &keys[number % keys.len()])
                     })?;
+                    let asked = Asked::of(&cell)?.each_since(before, single.count);
+                    check(strategy, asked, value_len)?;
                     let many: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
                     let batch = cost(length, BATCH_COUNT, cpu, |number| {
                         let begin = number * BATCH_COUNT % many.len();
                         get_all(&mut client, &many[begin..begin + BATCH_COUNT])
                     })?;
-                    Ok::<_, NetworkBenchError>((single, batch))
+                    Ok::<_, NetworkBenchError>((single, batch, asked))
                 })??;
                 let name = strategy.name();
                 let x = value_len as f64;
                 let mut finding = Finding::new(format!("{mode}, {value_len} B, {name}"))
                     .with("p50 us", single.p50_us)
+                    .with("scans", asked.scans)
+                    .with("reads", asked.reads)
                     .with("client CPU us", single.client_us)
                     .with("server CPU us", single.server_us)
                     .with(
@@ -111,6 +193,8 @@ pub(super) fn costs(
 
 /// What one lookup, or one key of a batch, takes.
 struct Cost {
+    /// How many there were, those included that were not measured.
+    count: usize,
     p50_us: f64,
     client_us: f64,
     server_us: f64,
@@ -122,7 +206,8 @@ fn cost(
     cpu: impl Fn() -> Result<(Duration, Duration), NetworkBenchError>,
     mut work: impl FnMut(usize) -> Result<(), NetworkBenchError>,
 ) -> Result<Cost, NetworkBenchError> {
-    (0..20).try_for_each(&mut work)?;
+    const WARM_UPS: usize = 20;
+    (0..WARM_UPS).try_for_each(&mut work)?;
     let before = cpu()?;
     let (latency, count) = timed(length, &mut work)?;
     let after = cpu()?;
@@ -130,6 +215,7 @@ fn cost(
         after.saturating_sub(before).as_secs_f64() * 1e6 / (count * keys_each).max(1) as f64
     };
     Ok(Cost {
+        count: WARM_UPS + count,
         p50_us: latency.p50_ns as f64 / 1e3,
         client_us: each(after.0, before.0),
         server_us: each(after.1, before.1),
@@ -162,6 +248,8 @@ const RATE: Rate = Rate {
 const NEAR: Duration = Duration::from_micros(200);
 /// Of the link, by the flow beside the lookups.
 const LOADS_PERCENT: [u64; 5] = [0, 20, 40, 60, 80];
+/// Lookups that are not measured.
+const WARM_UPS: usize = 3;
 const FLOW_PORT: u16 = 7999;
 const FLOW_LEN: usize = 1400;
 
@@ -190,7 +278,7 @@ pub(super) fn beside_a_flow(
     let strategies = [SCAR, LookupStrategy::ScarAll, TWO_READS, AUTO];
     for strategy in strategies {
         wire.set(Quality::default());
-        let mut client = host.enter(|| {
+        let (cell, mut client) = host.enter(|| {
             let cell = connect_to(&cluster.address, Some(cluster.tls.clone()))?;
             let mut client = cell.client(Options {
                 strategy,
@@ -201,7 +289,7 @@ pub(super) fn beside_a_flow(
             for key in &keys {
                 set(&mut client, key, LONG_LEN)?;
             }
-            Ok::<_, NetworkBenchError>(client)
+            Ok::<_, NetworkBenchError>((cell, client))
         })??;
         wire.set(Quality {
             delay: NEAR,
@@ -209,13 +297,17 @@ pub(super) fn beside_a_flow(
             ..Quality::default()
         });
         for load in LOADS_PERCENT {
-            let latency = beside(&source, to, load, || {
+            let before = host.enter(|| Asked::of(&cell))??;
+            let (latency, count) = beside(&source, to, load, || {
                 host.enter(|| {
                     let mut work = |number: usize| get(&mut client, &keys[number % keys.len()]);
-                    (0..3).try_for_each(&mut work)?;
-                    Ok::<_, NetworkBenchError>(timed(ground.length, &mut work)?.0)
+                    (0..WARM_UPS).try_for_each(&mut work)?;
+                    timed(ground.length, &mut work)
                 })?
             })?;
+            let asked = host.enter(|| Asked::of(&cell))??;
+            let asked = asked.each_since(before, count + WARM_UPS);
+            check(strategy, asked, LONG_LEN)?;
             let ms = |ns: u64| ns as f64 / 1e6;
             let (p50, p99) = (ms(latency.p50_ns), ms(latency.p99_ns));
             all.push((strategy, load, p50));
@@ -223,6 +315,8 @@ pub(super) fn beside_a_flow(
             findings.push(
                 Finding::new(format!("{load} % of the link by the flow, {name}"))
                     .with("GETs", latency.count as f64)
+                    .with("scans each", asked.scans)
+                    .with("reads each", asked.reads)
                     .with("p50 ms", p50)
                     .with("p99 ms", p99)
                     .plotted(BESIDE, name, load as f64, p50),
@@ -323,8 +417,9 @@ pub(super) fn mixed(
         let mut p50 = Vec::new();
         for strategy in [SCAR, TWO_READS, AUTO] {
             wire.set(Quality::default());
-            let latency = host.enter(|| {
-                let mut client = connect_to(&site.address, tls.clone())?.client(Options {
+            let (latency, asked) = host.enter(|| {
+                let cell = connect_to(&site.address, tls.clone())?;
+                let mut client = cell.client(Options {
                     engine: Some(site.engine),
                     strategy,
                     deadline: Duration::from_secs(10),
@@ -339,9 +434,14 @@ pub(super) fn mixed(
                     delay: FAR,
                     ..Quality::default()
                 });
+                let before = Asked::of(&cell)?;
                 let mut work = |_| get_all(&mut client, &many);
-                (0..2).try_for_each(&mut work)?;
-                Ok::<_, NetworkBenchError>(timed(ground.length, &mut work)?.0)
+                (0..WARM_UPS).try_for_each(&mut work)?;
+                let (latency, count) = timed(ground.length, &mut work)?;
+                let lookups = (WARM_UPS + count) * many.len();
+                let asked = Asked::of(&cell)?.each_since(before, lookups);
+                check(strategy, asked, SHORT_LEN)?;
+                Ok::<_, NetworkBenchError>((latency, asked))
             })??;
             let ms = latency.p50_ns as f64 / 1e6;
             let round_trips = latency.p50_ns as f64 / (2 * FAR).as_nanos() as f64;
@@ -349,7 +449,9 @@ pub(super) fn mixed(
             findings.push(
                 Finding::new(format!("get_many of 1000, {what}, {}", strategy.name()))
                     .with("p50 ms", ms)
-                    .with("round trips", round_trips),
+                    .with("round trips", round_trips)
+                    .with("scans for a key", asked.scans)
+                    .with("reads for a key", asked.reads),
             );
         }
         let to_better = p50[2] / p50[0].min(p50[1]);
@@ -384,5 +486,39 @@ fn get_all(client: &mut Client, keys: &[&[u8]]) -> Result<(), NetworkBenchError>
     match hits == keys.len() {
         true => Ok(()),
         false => Err(cell_error(format!("{hits} of {} keys", keys.len()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_whose_lookups_went_another_way_than_it_says_is_none() {
+        let asked = |scans, reads, values: f64| Asked {
+            scans,
+            reads,
+            bytes_out: values * 1000.0,
+        };
+        let ways = [
+            (LookupStrategy::Scar, asked(2.0, 0.0, 1.1)),
+            (LookupStrategy::ScarAll, asked(2.0, 0.0, 2.1)),
+            (LookupStrategy::TwoReads, asked(2.0, 1.0, 1.1)),
+            (LookupStrategy::Rpc, asked(0.0, 0.0, 0.0)),
+        ];
+        for (strategy, _) in ways {
+            for (other, asked) in ways {
+                let checked = check(strategy, asked, 1000);
+                // One that has the value twice has it once as well: that is `scar` all the same.
+                let is_alike = (strategy, other) == (LookupStrategy::Scar, LookupStrategy::ScarAll);
+                assert_eq!(
+                    checked.is_ok(),
+                    strategy == other || is_alike,
+                    "{strategy:?} {other:?}"
+                );
+            }
+        }
+        assert!(check(AUTO, asked(2.0, 0.3, 1.1), 1000).is_ok());
+        assert!(check(AUTO, asked(0.0, 0.0, 0.0), 1000).is_err());
     }
 }

@@ -6,4 +6,5 @@ mod gateways;
 mod maker;
 mod refusals;
 mod reload;
+mod rights;
 mod roles;

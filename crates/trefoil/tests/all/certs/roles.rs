@@ -10,7 +10,7 @@ use trefoil_rpc::{Client, v1};
 use trefoil_tls::{CertFiles, CertUse, Tls};
 
 /// Runs a command against a server with some certificates.
-fn with(cell: &Cell, certs: &str, args: &[&str]) -> std::process::Output {
+pub(super) fn with(cell: &Cell, certs: &str, args: &[&str]) -> std::process::Output {
     run(&[args, &["--cell", &cell.address, "--certs", certs]].concat())
 }
 
@@ -101,13 +101,13 @@ fn a_server_of_ones_own_is_not_taken_for_another_hosts() {
 }
 
 /// Calls by the contract, past everything that a client library checks.
-struct Raw {
+pub(super) struct Raw {
     runtime: tokio::runtime::Runtime,
     client: Client,
 }
 
 impl Raw {
-    fn new(cell: &Cell, certs: &str) -> Self {
+    pub(super) fn new(cell: &Cell, certs: &str) -> Self {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let files = CertFiles::in_directory(Path::new(certs));
         let tls = Tls::read(&files, CertUse::Client).unwrap();
@@ -122,7 +122,7 @@ impl Raw {
     }
 
     /// How each call of the contract ends.
-    fn all(&self) -> Vec<(&'static str, Result<(), Status>)> {
+    pub(super) fn all(&self) -> Vec<(&'static str, Result<(), Status>)> {
         let mut c = self.client.clone();
         self.runtime.block_on(async move {
             let mut ends = Vec::new();
