@@ -232,7 +232,7 @@ impl Mutate {
             evictions_open: 0,
         });
         mutate.open_attempt();
-        mutate.advance();
+        mutate.give_way_if_few(Version::ZERO);
         mutate
     }
 
@@ -394,14 +394,16 @@ impl Mutate {
         match (failure, state.ack) {
             // What one copy of the message has done, another cannot undo.
             (_, AckState::Applied { .. } | AckState::Superseded { .. }) => {}
-            (SendFailure::Moving, AckState::Open) => {
+            (SendFailure::Moving, AckState::Open | AckState::Unwilling) => {
                 // Over in a moment, like its own word for it.
                 state.lacking = RetryCause::Recovering;
                 state.is_unwilling = true;
                 state.was_not_executed = true;
                 state.ack = AckState::Down;
             }
-            (SendFailure::NotSent, AckState::Open) => state.ack = AckState::Down,
+            (SendFailure::NotSent, AckState::Open | AckState::Unwilling) => {
+                state.ack = AckState::Down;
+            }
             (SendFailure::NotSent | SendFailure::Moving, _) => {}
             (SendFailure::Lost, _) => state.ack = AckState::Lost,
         }
@@ -431,10 +433,21 @@ impl Mutate {
         self.version = version;
         self.open_attempt();
         // Answers that came since may have left too few that would take it.
-        if let Some(fill) = &mut self.fill
-            && fill.willing_count(self.replica_count) < self.quorum
-        {
-            fill.gives_way = Some(above);
+        self.give_way_if_few(above);
+    }
+
+    /// Another configuration is in force, in which the key stands where it stood. A flush may
+    /// have been what changed it: what was loaded before one is not stored after it.
+    pub fn configuration_changed(&mut self) {
+        if self.outcome.is_some() || self.gives_way().is_some() {
+            return;
+        }
+        let bound = self.version;
+        if let Some(fill) = &mut self.fill {
+            fill.gives_way = Some(bound);
+            // If it was about to go again, it does not.
+            self.above = None;
+            self.nominating = false;
             self.end_giving_way();
         }
     }
@@ -444,21 +457,20 @@ impl Mutate {
     /// now would end the operation without the third.
     pub fn handle_refreshed(&mut self, replica: usize) {
         self.send_after(Work::Refreshing, replica);
+        self.configuration_changed();
         if self.outcome.is_some() || self.gives_way().is_some() || self.above.is_some() {
             return;
-        }
-        let bound = self.version;
-        if let Some(fill) = &mut self.fill {
-            // What was loaded before a flush is not stored after it.
-            fill.gives_way = Some(bound);
-            return self.end_giving_way();
         }
         for replica in &mut self.replicas[..self.replica_count] {
             let is_told = replica.work == Work::None;
             match replica.ack {
                 // What it was sent may be there already, whatever it says to this.
                 AckState::Open if is_told => self.uncertain = true,
-                AckState::Down if is_told && replica.lacking != RetryCause::Connection => {}
+                AckState::Down if is_told && replica.lacking != RetryCause::Connection => {
+                    // One that recovers stores what it refuses.
+                    self.uncertain |=
+                        replica.lacking == RetryCause::Recovering && !replica.is_unwilling;
+                }
                 _ => continue,
             }
             replica.ack = AckState::Open;
@@ -492,10 +504,15 @@ impl Mutate {
             && match state.ack {
                 AckState::Applied { .. } => false,
                 // The others were enough before it was told.
-                AckState::Open => state.work != Work::None,
+                AckState::Open | AckState::Unwilling => state.work != Work::None,
                 AckState::Superseded { .. } | AckState::Rejected(_) | AckState::Lost => true,
                 AckState::Down => state.lacking != RetryCause::Recovering || state.is_unwilling,
             }
+    }
+
+    /// Whether it gives way to whatever was written since a miss.
+    pub fn is_fill(&self) -> bool {
+        self.fill.is_some()
     }
 
     /// The version under which it is being stored.
@@ -554,11 +571,8 @@ impl Mutate {
     }
 
     fn superseded(&mut self, bound: Version) {
-        if let Some(fill) = &mut self.fill {
-            if fill.willing_count(self.replica_count) < self.quorum {
-                fill.gives_way = Some(bound);
-                return self.end_giving_way();
-            }
+        if self.fill.is_some() && !self.may_go_again(bound) {
+            return;
         }
         if self.is_fixed {
             self.outcome = Some(MutationOutcome::Indeterminate);
@@ -576,9 +590,50 @@ impl Mutate {
                 self.pause_ns = self.retry.pause_ns();
                 self.above = Some(bound);
             }
-            Err(_) if is_final => self.outcome = Some(MutationOutcome::Superseded { bound }),
+            Err(_) if is_final => {
+                self.take_back();
+                self.outcome = Some(MutationOutcome::Superseded { bound });
+            }
             Err(give_up) => self.give_up(give_up),
         }
+    }
+
+    /// Whether a fill that was superseded may be sent again above `bound`. Not before all that
+    /// it has sent was answered: what a replica took of it changes that replica's stamp, and
+    /// has to be taken back if it is not stored. So whoever may have taken it is sent it no
+    /// more, unless it is stored at others.
+    fn may_go_again(&mut self, bound: Version) -> bool {
+        if self.give_way_if_few(bound) {
+            return false;
+        }
+        let replicas = &self.replicas[..self.replica_count];
+        let is_open = |replica: &Replica| {
+            replica.ack == AckState::Open && matches!(replica.work, Work::None | Work::Refreshing)
+        };
+        if replicas.iter().any(is_open) {
+            return false;
+        }
+        if let Some(fill) = &mut self.fill {
+            for (number, replica) in replicas.iter().enumerate() {
+                if matches!(replica.ack, AckState::Applied { .. } | AckState::Lost) {
+                    fill.willing &= !(1 << number);
+                }
+            }
+        }
+        !self.give_way_if_few(bound)
+    }
+
+    /// Whether a fill gives way now, to `bound`: too few replicas would take it.
+    fn give_way_if_few(&mut self, bound: Version) -> bool {
+        let Some(fill) = &mut self.fill else {
+            return false;
+        };
+        if fill.willing_count(self.replica_count) >= self.quorum {
+            return false;
+        }
+        fill.gives_way = Some(bound);
+        self.end_giving_way();
+        true
     }
 
     fn gives_way(&self) -> Option<Version> {
@@ -731,7 +786,7 @@ impl Mutate {
             AckState::Down => {
                 !replica.was_not_executed && replica.lacking != RetryCause::Connection
             }
-            AckState::Rejected(_) => false,
+            AckState::Rejected(_) | AckState::Unwilling => false,
         };
         let replicas = &self.replicas[..self.replica_count];
         self.uncertain |= replicas.iter().any(may_hold);
@@ -744,9 +799,7 @@ impl Mutate {
             replica.ack = match is_willing {
                 true => AckState::Open,
                 // It was written since the miss, or its stamp is not known.
-                false => AckState::Superseded {
-                    bound: Version::ZERO,
-                },
+                false => AckState::Unwilling,
             };
         }
     }

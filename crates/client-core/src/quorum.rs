@@ -124,6 +124,8 @@ pub enum AckState {
     Lost,
     /// Not received, or not taken in at present; nothing was done.
     Down,
+    /// Not sent: it is known that it would not be taken here ([`crate::fill`]).
+    Unwilling,
 }
 
 /// What acknowledgements decide.

@@ -3,7 +3,7 @@
 
 use crate::driver::Driver;
 use crate::host::Host;
-use crate::op::Owner;
+use crate::op::{Machine, Owner};
 use crate::topology::Topology;
 use std::sync::Arc;
 
@@ -46,6 +46,7 @@ impl<H: Host> Driver<H> {
         self.observe_sanely(fresh.flush_floor());
         self.topology = fresh;
         self.view_count += 1;
+        self.tell_fills();
         if !same_places || !same_backends {
             self.topology_count += 1;
             if !same_replicas {
@@ -81,6 +82,23 @@ impl<H: Host> Driver<H> {
             }
         }
     }
+    /// Fills under way give way to what may be a flush.
+    fn tell_fills(&mut self) {
+        let mut hit = Vec::new();
+        for (at, op) in self.slab.all() {
+            if let Machine::Mutate(machine) = &mut op.machine
+                && machine.is_fill()
+                && op.outcome.is_none()
+            {
+                machine.configuration_changed();
+                hit.push(at);
+            }
+        }
+        for at in hit {
+            self.slab.make_ready(at);
+        }
+    }
+
     /// What an operation that has ended still has to send has nowhere to go any more.
     fn give_up_room(&mut self, at: u32) {
         if let Some(op) = self.slab.get_mut(at) {

@@ -275,16 +275,136 @@ fn a_fill_that_gives_way_waits_for_what_it_has_sent_to_take_it_back() {
     assert_eq!(fill.poll(1_000), done);
 }
 
-/// One more says so while another version is sought: nobody is left to wait for.
+/// It goes again only when all that it has sent was answered: what a replica took has to be
+/// known, to be taken back.
+#[test]
+fn a_fill_waits_for_what_it_has_sent_before_it_goes_again() {
+    let mut fill = fill_of([Some(1), Some(2), Some(3)]);
+    sends(&mut fill, &[0, 1, 2], 5);
+    fill.handle_ack(0, v(5), superseded(8));
+    fill.handle_ack(1, v(5), superseded(8));
+    assert!(matches!(fill.poll(0), MutateStep::Wait { .. }));
+    fill.handle_ack(2, v(5), applied(1));
+    assert_eq!(fill.poll(0), MutateStep::Nominate { above: v(8) });
+    fill.handle_version(v(9));
+    // Its stamp at the third is another one now, by its own doing.
+    sends(&mut fill, &[0, 1], 9);
+    fill.handle_ack(0, v(9), applied(1));
+    fill.handle_ack(1, v(9), written_since());
+    for (replica, version) in [(0, v(9)), (2, v(5))] {
+        assert_eq!(fill.poll(0), MutateStep::Evict { replica, version });
+        fill.handle_ack(replica, version, applied(1));
+    }
+    ends(&mut fill, MutationOutcome::Superseded { bound: v(3) });
+}
+
+/// An answer to a copy of its message comes while another version is sought: nobody is left
+/// to send it to, nor to wait for.
 #[test]
 fn a_fill_that_too_few_would_take_ends_before_it_goes_again() {
     let mut fill = fill();
     sends(&mut fill, &[0, 1], 5);
     fill.handle_ack(0, v(5), superseded(8));
+    fill.handle_ack(1, v(5), superseded(8));
     assert_eq!(fill.poll(0), MutateStep::Nominate { above: v(8) });
     fill.handle_ack(1, v(5), written_since());
     fill.handle_version(v(9));
     ends(&mut fill, MutationOutcome::Superseded { bound: v(8) });
+}
+
+/// The replica that it is not sent to has refused nothing.
+#[test]
+fn a_fill_with_two_stamps_is_told_what_the_two_say() {
+    let mut fill = fill();
+    sends(&mut fill, &[0, 1], 5);
+    for replica in [0, 1] {
+        fill.handle_failure(replica, v(5), SendFailure::NotSent);
+    }
+    for replica in [0, 1] {
+        assert_eq!(fill.poll(0), MutateStep::Reconnect { replica });
+    }
+    // Nothing was ever sent.
+    let failed = MutationOutcome::Failed {
+        cause: GiveUp::Deadline {
+            last: Some(RetryCause::Connection),
+        },
+    };
+    assert_eq!(fill.poll(1_000), MutateStep::Done(failed));
+    let mut fill = self::fill();
+    sends(&mut fill, &[0, 1], 5);
+    for replica in [0, 1] {
+        fill.handle_ack(replica, v(5), rejected(Rejection::ClockAhead));
+    }
+    ends(&mut fill, MutationOutcome::Rejected(Rejection::ClockAhead));
+}
+
+#[test]
+fn a_fill_gives_way_to_a_configuration_that_others_have_learned() {
+    // All of it is under way.
+    let mut fill = fill_of([Some(1), Some(2), Some(3)]);
+    sends(&mut fill, &[0, 1, 2], 5);
+    fill.handle_ack(0, v(5), applied(1));
+    fill.configuration_changed();
+    assert!(matches!(fill.poll(0), MutateStep::Wait { .. }));
+    fill.handle_ack(1, v(5), superseded(8));
+    fill.handle_ack(2, v(5), superseded(8));
+    let (replica, version) = (0, v(5));
+    assert_eq!(fill.poll(0), MutateStep::Evict { replica, version });
+    fill.handle_ack(0, v(5), applied(1));
+    ends(&mut fill, MutationOutcome::Superseded { bound: v(5) });
+    // It is about to go again, above what the flush has left.
+    let mut fill = self::fill();
+    sends(&mut fill, &[0, 1], 5);
+    fill.handle_ack(0, v(5), superseded(8));
+    fill.handle_ack(1, v(5), superseded(8));
+    assert_eq!(fill.poll(0), MutateStep::Nominate { above: v(8) });
+    fill.configuration_changed();
+    fill.handle_version(v(9));
+    ends(&mut fill, MutationOutcome::Superseded { bound: v(5) });
+    // What is no fill goes on.
+    let mut set = set();
+    set.configuration_changed();
+    sends(&mut set, &[0, 1, 2], 5);
+}
+
+#[test]
+fn a_fill_whose_retries_end_takes_back_what_it_has_left() {
+    let limits = Limits {
+        retries_max: 0,
+        ..Limits::until(1_000)
+    };
+    let stamps = [Some(1), Some(2), Some(3)];
+    let mut fill = Mutate::fill(Mode::R32, v(5), stamps, limits);
+    sends(&mut fill, &[0, 1, 2], 5);
+    fill.handle_ack(2, v(5), applied(1));
+    fill.handle_ack(0, v(5), superseded(8));
+    fill.handle_ack(1, v(5), superseded(7));
+    let (replica, version) = (2, v(5));
+    assert_eq!(fill.poll(0), MutateStep::Evict { replica, version });
+}
+
+/// What it refuses it may learn of from the others, while it is told under another
+/// configuration.
+#[test]
+fn what_one_that_recovers_was_sent_may_be_there_after_a_refresh_too() {
+    let mut mutate = set();
+    sends(&mut mutate, &[0, 1, 2], 5);
+    for replica in [1, 2] {
+        mutate.handle_ack(replica, v(5), rejected(Rejection::StaleConfig));
+    }
+    for replica in [1, 2] {
+        assert_eq!(mutate.poll(0), MutateStep::Refresh { replica });
+    }
+    mutate.handle_ack(0, v(5), rejected(Rejection::Recovering));
+    for replica in [1, 2] {
+        mutate.handle_refreshed(replica);
+    }
+    sends(&mut mutate, &[0, 1, 2], 5);
+    for replica in 0..3 {
+        mutate.handle_failure(replica, v(5), SendFailure::NotSent);
+    }
+    let done = MutateStep::Done(MutationOutcome::Indeterminate);
+    assert_eq!(mutate.poll(1_000), done);
 }
 
 /// Whoever was being reached for it when it gave way is not sent it afterwards.
@@ -354,7 +474,9 @@ fn a_refusal_takes_back_nothing_that_was_applied() {
 fn a_fill_goes_above_a_floor_under_the_same_stamps() {
     let mut fill = fill();
     sends(&mut fill, &[0, 1], 5);
-    fill.handle_ack(0, v(5), superseded(8));
+    for replica in [0, 1] {
+        fill.handle_ack(replica, v(5), superseded(8));
+    }
     assert_eq!(fill.poll(0), MutateStep::Nominate { above: v(8) });
     fill.handle_version(v(9));
     sends(&mut fill, &[0, 1], 9);
