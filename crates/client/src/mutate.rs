@@ -7,7 +7,7 @@ use std::time::Duration;
 use trefoil_client_core::fill::FillTicket;
 use trefoil_client_core::outcome::MutationOutcome;
 use trefoil_driver::{Item, Outcome, Owner};
-use trefoil_layout::data::EXPIRY_MS_MAX;
+use trefoil_layout::data::{EXPIRY_MS_MAX, ITEM_FLAGS_ALLOWED};
 use trefoil_layout::op::{Expected, Rejection};
 
 /// What a value is stored with.
@@ -142,6 +142,9 @@ impl Client {
         self.settle_topology();
         if value.len() as u64 > self.config().value_len_max {
             return Err(OpError::Rejected(Rejection::ValueTooLong));
+        }
+        if options.item_flags & !ITEM_FLAGS_ALLOWED != 0 {
+            return Err(OpError::Rejected(Rejection::BadItem));
         }
         Ok(Item {
             expiry_ms: expiry_ms(options)?,

@@ -8,9 +8,10 @@ use trefoil_region::WordBuffer;
 
 /// Each skip in a row halves a lane's patience, so many times at most.
 const PATIENCE_HALVINGS_MAX: u32 = 10;
-/// A client changes its turn a few times at most before it finds it closed; one that goes
-/// on is none.
-const CLOSE_ATTEMPTS_MAX: u32 = 64;
+/// A client changes its turn twice for each request, and nothing frees a slot while its lane
+/// is being closed: then the lane is full. Twice as much is for claims that are withdrawn; one
+/// that still goes on is no client. Fewer attempts would throw away what was acknowledged.
+const CLOSE_ATTEMPTS_OF_SLOT: u32 = 4;
 
 /// A lane's oldest request that is not executed, copied and validated.
 #[derive(Clone, Copy, Debug)]
@@ -207,7 +208,7 @@ impl<W: Atomics> Consumer<W> {
             self.end = Some(self.cursor);
             return;
         }
-        for _ in 0..CLOSE_ATTEMPTS_MAX {
+        for _ in 0..CLOSE_ATTEMPTS_OF_SLOT * self.terms.slot_count {
             let Some(turn) = lane::turn(&self.words) else {
                 break;
             };
@@ -225,5 +226,85 @@ impl<W: Atomics> Consumer<W> {
             return;
         }
         self.is_broken = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+    use trefoil_layout::words::{Words, WordsMut};
+
+    /// A turn that a client changes before each attempt at it, as long as it has slots.
+    struct Busy {
+        turn: Cell<u64>,
+        last: u64,
+    }
+
+    impl Busy {
+        fn go_on(&self) {
+            let next = match Turn::decode(self.turn.get()).unwrap() {
+                Turn::Claimed(n) => Turn::Published(n),
+                Turn::Open(n) if n <= self.last => Turn::Claimed(n),
+                Turn::Published(n) if n < self.last => Turn::Claimed(n + 1),
+                other => other,
+            };
+            self.turn.set(next.encode());
+        }
+    }
+
+    impl Words for Busy {
+        fn load(&self, index: usize) -> u64 {
+            assert_eq!(index, lane::WORD_TURN);
+            self.turn.get()
+        }
+        fn load_acquire(&self, index: usize) -> u64 {
+            self.load(index)
+        }
+        fn fence_acquire(&self) {}
+    }
+
+    impl WordsMut for Busy {
+        fn store(&self, _index: usize, value: u64) {
+            self.turn.set(value);
+        }
+        fn store_release(&self, index: usize, value: u64) {
+            self.store(index, value);
+        }
+        fn fence_release(&self) {}
+    }
+
+    impl Atomics for Busy {
+        fn fetch_add(&self, _index: usize, _by: u64) -> u64 {
+            unreachable!("nobody takes tickets here")
+        }
+        fn compare_exchange(&self, _index: usize, from: u64, to: u64) -> Result<(), u64> {
+            self.go_on();
+            let found = self.turn.get();
+            if found != from {
+                return Err(found);
+            }
+            self.turn.set(to);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_busy_lane_is_closed_behind_all_that_it_has_acknowledged() {
+        for slot_count in [2, 64, 256, 65_536] {
+            let busy = Busy {
+                turn: Cell::new(Turn::Open(1).encode()),
+                last: slot_count,
+            };
+            let terms = Terms {
+                epoch: 1,
+                client_id: 1,
+                slot_count: slot_count as u32,
+            };
+            let mut consumer = Consumer::new(busy, terms);
+            consumer.close();
+            assert_eq!(consumer.end, Some(slot_count + 1));
+            assert!(!consumer.is_broken);
+        }
     }
 }
