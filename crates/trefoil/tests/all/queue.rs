@@ -4,6 +4,7 @@ use crate::support::{PROGRAM, run, text};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use trefoil_tls::LIST_LOOK_PERIOD;
 
 struct Server {
     child: Child,
@@ -222,4 +223,18 @@ fn a_queue_elsewhere_is_written_by_those_who_may() {
     let plain = engine.output(&["set", "k", "x"]);
     assert_eq!(plain.status.code(), Some(1), "{}", text(&plain.stdout));
     assert_eq!(server.run(&["get", "k"]), "value");
+    // Nor has one whose right it is not, whatever its role.
+    let list = |rights: &str| {
+        std::fs::write(folder.path().join("next"), rights).unwrap();
+        let file = format!("{}/rights", of("server"));
+        std::fs::rename(folder.path().join("next"), file).unwrap();
+        std::thread::sleep(LIST_LOOK_PERIOD);
+    };
+    list("app read\n");
+    let refused = engine.output(&["set", "k", "x", "--certs", &of("app")]);
+    let said = text(&refused.stderr);
+    assert!(said.contains("may not write"), "{said}");
+    list("app write\n");
+    engine.run(&["set", "k", "again", "--certs", &of("app")]);
+    assert_eq!(server.run(&["get", "k"]), "again");
 }
