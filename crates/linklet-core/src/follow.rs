@@ -129,7 +129,7 @@ impl Core {
         }
         self.offer_declined(now);
         let stale = std::mem::take(&mut self.follow_stale);
-        self.segments_looked_at += stale.segments().count() as u64;
+        self.segments_looked_at += stale.count();
         let scope = stale.slices();
         if !scope.is_empty() {
             self.follow_within(now, values, &scope, &again);
