@@ -372,8 +372,7 @@ impl Core {
         let follower = self.followers.entry(server).or_default();
         for &slice in &ranges {
             follower.held.add(slice);
-            follower.failed.remove(slice);
-            follower.again.remove(slice);
+            follower.forget_failed(slice);
             follower.unmarshalled.remove(slice);
             self.stale.range(slice);
         }
