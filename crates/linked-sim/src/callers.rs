@@ -604,8 +604,7 @@ impl World<'_> {
         let last = memory.read(point, key) == expected
             && !proposed.any(|(at, of, _)| (*at, of) == (point, key));
         // What is being given away is the next owner's to copy.
-        let owned = self.servers[at].core.table().owned();
-        let stays = owned.iter().any(|slice| slice.contains(point));
+        let stays = self.servers[at].core.table().is_owned(point);
         if last
             && stays
             && listed.first() == Some(&self.servers[at].id)

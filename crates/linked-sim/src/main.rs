@@ -1,9 +1,10 @@
 //! Runs seeds from the command line.
 
 use clap::Parser;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::process::ExitCode;
 use std::time::Instant;
-use trefoil_linked_sim::{Runs, run_many, run_seed};
+use trefoil_linked_sim::{Runs, Stats, Violation, run_many, run_seed};
 
 /// Simulates a linked store with everything going wrong.
 #[derive(Debug, Parser)]
@@ -17,6 +18,10 @@ struct Args {
     /// Only this one, with a line for every step.
     #[arg(long)]
     seed: Option<u64>,
+    /// A digest of all that happens in each of them: the same before and after a change
+    /// that is to change nothing.
+    #[arg(long, conflicts_with = "seed")]
+    digest: bool,
     /// Owners that are stopped past their lease in strong mode, and nothing else.
     #[arg(long)]
     pauses: bool,
@@ -54,6 +59,7 @@ fn main() -> ExitCode {
     };
     let begin = Instant::now();
     let result = match args.seed {
+        None if args.digest => digest(runs, args.first, args.seeds),
         Some(seed) => run_seed(runs, seed, Some(&mut |line| println!("{line}"))).map_err(Box::new),
         None => run_many(runs, args.first, args.seeds, |done| {
             eprint!("\r{done} of {} seeds", args.seeds);
@@ -73,4 +79,19 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Runs seeds one after another, and prints what each comes to, and all of them.
+fn digest(runs: Runs, first: u64, seeds: u64) -> Result<Stats, Box<Violation>> {
+    let (mut sum, mut all) = (Stats::default(), DefaultHasher::new());
+    for seed in first..first.saturating_add(seeds) {
+        let mut steps = DefaultHasher::new();
+        let stats = run_seed(runs, seed, Some(&mut |line| line.hash(&mut steps)))?;
+        format!("{stats:?}").hash(&mut steps);
+        println!("{seed} {:016x} {} events", steps.finish(), stats.events);
+        steps.finish().hash(&mut all);
+        sum.merge(&stats);
+    }
+    println!("all {:016x}", all.finish());
+    Ok(sum)
 }

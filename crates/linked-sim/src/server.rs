@@ -177,6 +177,9 @@ pub(crate) struct Server {
     pub(crate) suspended: Duration,
     /// Whose turn it is to change a key.
     pub(crate) turns: Turns,
+    /// When its core has something to do by itself, on its clock: as it was after the last
+    /// step of it.
+    pub(crate) due: Option<Duration>,
     /// The earliest tick that is scheduled.
     pub(crate) tick_at: Option<Duration>,
     pub(crate) lease_until: Duration,
@@ -235,6 +238,7 @@ impl Server {
             offset,
             suspended: Duration::ZERO,
             turns: Turns::default(),
+            due: None,
             tick_at: None,
             lease_until: Duration::ZERO,
             granted: None,

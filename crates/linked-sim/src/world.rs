@@ -285,7 +285,7 @@ impl World<'_> {
             // A driver looks at its clock before anything else.
             let server = &mut self.servers[at];
             let clock = server.clock(self.now);
-            if server.core.next_tick().is_some_and(|tick| tick <= clock) {
+            if server.due.is_some_and(|tick| tick <= clock) {
                 server.core.tick(clock, &mut server.memory);
                 self.pump(at)?;
                 if !self.servers[at].is_up() {
@@ -451,8 +451,9 @@ impl World<'_> {
     }
 
     fn schedule(&mut self, at: usize) {
-        let server = &self.servers[at];
-        if let Some(tick) = server.core.next_tick() {
+        let server = &mut self.servers[at];
+        server.due = server.core.next_tick();
+        if let Some(tick) = server.due {
             let when = server.when(tick).max(self.now);
             if server.tick_at.is_none_or(|scheduled| when < scheduled) {
                 self.servers[at].tick_at = Some(when);

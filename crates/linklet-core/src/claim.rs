@@ -80,9 +80,10 @@ impl Core {
         };
         let mut asked = self.claim.iter().flat_map(|claim| &claim.asked);
         let mine = |assigned: &AssignedSlice| assigned.servers.first() == Some(&self.me);
+        let same = |a: &AssignedSlice, b: &AssignedSlice| mine(a) == mine(b);
         before.version().next() == map.version()
             && asked.all(|server| self.alive.contains(server))
-            && differing(before.slices(), map.slices(), mine).is_empty()
+            && differing(before.slices(), map.slices(), same).is_empty()
     }
 
     /// What this server is to have by its assignment, and has not, is claimed

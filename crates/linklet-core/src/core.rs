@@ -14,7 +14,7 @@ use crate::message::{Claim, Frame, Message};
 use crate::ranges::{RangeMap, RangeSet, differing};
 use crate::recover::Recovery;
 use crate::settle::Proposals;
-use crate::table::{SEGMENTS, Segment, Stale, Status, Table, points_of};
+use crate::table::{Run, SEGMENTS, Segment, Stale, Status, Table};
 use crate::unmoved::{Unmoved, Unstored};
 use crate::values::{NotStored, Values};
 use crate::wire::{Wire, WireError};
@@ -323,11 +323,11 @@ impl Core {
             return;
         };
         let all = [Slice::ALL];
-        let changed = |look: &dyn Fn(&AssignedSlice) -> Vec<ServerId>| match before {
-            Some(before) => differing(before.slices(), map.slices(), look),
+        let changed = |same: &dyn Fn(&AssignedSlice, &AssignedSlice) -> bool| match before {
+            Some(before) => differing(before.slices(), map.slices(), same),
             None => all.to_vec(),
         };
-        let first = changed(&|assigned| assigned.servers.iter().take(1).copied().collect());
+        let first = changed(&|a, b| a.servers.first() == b.servers.first());
         // A claim by a map that was not known here was not judged by it.
         let unknown = |claim: &Claim| before.is_none_or(|before| claim.version > before.version());
         match self.claims.values().any(unknown) {
@@ -338,7 +338,7 @@ impl Core {
         if !self.claim_stays(before) {
             self.claim_anew(now, before);
         }
-        let servers = changed(&|assigned| assigned.servers.clone());
+        let servers = changed(&|a, b| a.servers == b.servers);
         for &slice in &servers {
             self.follow_stale.range(slice);
             if self.config.replication == crate::Replication::Eventual {
@@ -614,9 +614,10 @@ impl Core {
             .config
             .needs_lease()
             .then_some(self.lease_until.unwrap_or_default());
-        self.segments_looked_at += stale.segments().count() as u64;
-        let segments = stale.segments().map(|index| (index, self.segment(index)));
-        let table = self.table.with(segments, until, self.map.version());
+        self.segments_looked_at += stale.count();
+        let table = self
+            .table
+            .with(self.anew(stale.segments()), until, self.map.version());
         if !self.table.is(&table) {
             self.table = Arc::new(table);
             values.publish(Arc::clone(&self.table));
@@ -627,7 +628,7 @@ impl Core {
     /// something has changed: for tests.
     #[doc(hidden)]
     pub fn overlooked(&self) -> Option<&'static str> {
-        let all = (0..SEGMENTS).map(|index| (index, self.segment(index)));
+        let all = self.anew(0..SEGMENTS);
         let whole = self
             .table
             .with(all, self.table.serve_until(), self.table.version());
@@ -653,50 +654,81 @@ impl Core {
         self.segments_looked_at
     }
 
-    /// What is served of a segment of the key space.
-    fn segment(&self, index: usize) -> Segment {
-        let whole = points_of(index);
-        let strong = self.config.replication == crate::Replication::Strong;
-        let mut ranges: RangeMap<Status> = RangeMap::default();
-        if self.config.replication == crate::Replication::Eventual {
-            for (slice, _) in self.copies.within(whole) {
-                ranges.insert(slice, Status::Copy);
-            }
+    /// What is served of segments of the key space: ascending numbers.
+    fn anew(
+        &self,
+        segments: impl Iterator<Item = usize>,
+    ) -> impl Iterator<Item = (usize, Segment)> {
+        let mut run = None;
+        segments.map(move |index| (index, Segment::new(index, &mut run, |at| self.served(at))))
+    }
+
+    /// What holds of a point and of those behind it: as far as is easily seen, for it may hold
+    /// further on, too.
+    fn served(&self, point: KeyPoint) -> Run {
+        let run = |status, is_owned, last| Run {
+            status,
+            is_owned,
+            last,
+        };
+        let (leaves, mut last) = self.leaving.run(point);
+        if leaves.is_some() {
+            return run(Status::Ask, false, last);
         }
-        for (slice, &token) in self.owned.within(whole) {
-            let status = |note| Status::Owned {
-                token,
-                note: note || self.lease_lapsed,
-                propose: strong,
-            };
-            ranges.insert(slice, status(false));
-            if self.config.replication != crate::Replication::Eventual {
-                continue;
-            }
-            // Noted from before a copy is made.
-            let assigned = self.map.current().map_or(&[][..], Assignment::slices);
-            for assigned in crate::ranges::overlapping(assigned, slice) {
-                if assigned.servers.len() > 1
-                    && let Some(part) = assigned.slice.intersection(slice)
-                {
-                    ranges.insert(part, status(true));
+        let (token, end) = self.owned.run(point);
+        last = last.min(end);
+        let eventual = self.config.replication == crate::Replication::Eventual;
+        let status = match token {
+            Some(&token) => {
+                let mut note = self.lease_lapsed;
+                if eventual && !note {
+                    let noted = self.noted(point);
+                    (note, last) = (noted.0, last.min(noted.1));
+                }
+                Status::Owned {
+                    token,
+                    note,
+                    propose: self.config.replication == crate::Replication::Strong,
                 }
             }
-            for follower in self.followers.values() {
-                for held in follower.held.common(slice) {
-                    ranges.insert(held, status(true));
-                }
+            None if eventual => {
+                let (copy, end) = self.copies.run(point);
+                last = last.min(end);
+                copy.map_or(Status::Ask, |_| Status::Copy)
             }
+            None => Status::Ask,
+        };
+        let is_owned = token.is_some();
+        match self
+            .proposals
+            .unsettled_points(Slice::spanning(point, last))
+            .next()
+        {
+            Some(first) if first == point => run(Status::Ask, is_owned, point),
+            Some(first) => run(status, is_owned, KeyPoint(first.0 - 1)),
+            None => run(status, is_owned, last),
         }
-        ranges.remove_all(self.leaving.within(whole).map(|(slice, _)| slice));
-        let is_owned = |status: &Status| matches!(status, Status::Owned { .. });
-        let owned = ranges.iter().filter(|(_, status)| is_owned(status));
-        let owned = crate::ranges::joined(owned.map(|(slice, _)| slice));
-        for point in self.proposals.unsettled_points(whole) {
-            ranges.remove(Slice::of_point(point));
+    }
+
+    /// Whether commits of a point that is owned are noted for its copies, from before one is
+    /// made, and up to where.
+    fn noted(&self, point: KeyPoint) -> (bool, KeyPoint) {
+        let mut last = KeyPoint(u64::MAX);
+        if let Some(map) = self.map.current() {
+            let assigned = map.slice_of(point);
+            if assigned.servers.len() > 1 {
+                return (true, assigned.slice.last());
+            }
+            last = assigned.slice.last();
         }
-        let ranges = ranges.iter().map(|(slice, &status)| (slice, status));
-        Segment::new(index, ranges, owned)
+        for follower in self.followers.values() {
+            let (held, end) = follower.held.run(point);
+            if held.is_some() {
+                return (true, end);
+            }
+            last = last.min(end);
+        }
+        (false, last)
     }
 
     /// The coordination has ended this server's membership: as if a view

@@ -129,7 +129,7 @@ impl Core {
         }
         self.offer_declined(now);
         let stale = std::mem::take(&mut self.follow_stale);
-        self.segments_looked_at += stale.segments().count() as u64;
+        self.segments_looked_at += stale.count();
         let scope = stale.slices();
         if !scope.is_empty() {
             self.follow_within(now, values, &scope, &again);
@@ -372,8 +372,7 @@ impl Core {
         let follower = self.followers.entry(server).or_default();
         for &slice in &ranges {
             follower.held.add(slice);
-            follower.failed.remove(slice);
-            follower.again.remove(slice);
+            follower.forget_failed(slice);
             follower.unmarshalled.remove(slice);
             self.stale.range(slice);
         }

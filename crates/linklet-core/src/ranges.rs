@@ -38,6 +38,17 @@ impl<T: Clone + PartialEq> RangeMap<T> {
         (point <= *last).then(|| (Slice::spanning(first, *last), fact))
     }
 
+    /// What is known of a point, and up to where that is so.
+    pub(crate) fn run(&self, point: KeyPoint) -> (Option<&T>, KeyPoint) {
+        if let Some((range, fact)) = self.find(point) {
+            return (Some(fact), range.last());
+        }
+        let next = self.ranges.range(point..).next();
+        // The point lies before it.
+        let last = next.map_or(KeyPoint(u64::MAX), |(next, _)| KeyPoint(next.0 - 1));
+        (None, last)
+    }
+
     pub(crate) fn has(&self, point: KeyPoint) -> bool {
         self.find(point).is_some()
     }
@@ -182,18 +193,18 @@ pub(crate) fn overlapping(map: &[AssignedSlice], slice: Slice) -> &[AssignedSlic
     &rest[..count]
 }
 
-/// The parts of the key space whose servers differ between two maps, by what is looked
-/// at of them; ascending.
-pub(crate) fn differing<T: PartialEq>(
+/// The parts of the key space whose servers differ between two maps, by what is the same;
+/// ascending.
+pub(crate) fn differing(
     before: &[AssignedSlice],
     after: &[AssignedSlice],
-    look: impl Fn(&AssignedSlice) -> T,
+    same: impl Fn(&AssignedSlice, &AssignedSlice) -> bool,
 ) -> Vec<Slice> {
     let (mut here, mut there) = (before.iter().peekable(), after.iter().peekable());
     let mut parts = Vec::new();
     while let (Some(a), Some(b)) = (here.peek(), there.peek()) {
         if let Some(part) = a.slice.intersection(b.slice)
-            && look(a) != look(b)
+            && !same(a, b)
         {
             parts.push(part);
         }
@@ -279,6 +290,14 @@ mod tests {
                 }
                 for &point in &points {
                     prop_assert_eq!(map.get(KeyPoint(point)), model.get(&point));
+                    let (fact, last) = map.run(KeyPoint(point));
+                    prop_assert_eq!(fact, model.get(&point));
+                    for &other in points.iter().filter(|&&other| other >= point && other <= last.0) {
+                        prop_assert_eq!(model.get(&other), fact);
+                    }
+                    // It goes as far as it can.
+                    let next = last.0.checked_add(1).filter(|next| points.contains(next));
+                    prop_assert!(next.is_none_or(|next| model.get(&next) != fact));
                 }
                 let ranges: Vec<_> = map.iter().collect();
                 for pair in ranges.windows(2) {

@@ -40,7 +40,7 @@ impl Core {
                     }
                     for (slice, ()) in ranges.iter() {
                         for part in follower.failed.common(slice).collect::<Vec<_>>() {
-                            follower.failed.remove(part);
+                            follower.forget_failed(part);
                             dropped.push(part);
                         }
                         follower.held.remove(slice);

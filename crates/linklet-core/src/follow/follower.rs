@@ -24,7 +24,7 @@ pub(crate) struct Follower {
     /// To be there, and could not be stored when it was sent; neither held nor
     /// confirmed. Sent again at `retry_at`, or with the next commit.
     pub(super) failed: RangeSet,
-    /// Of these, what is to be sent again when it is its turn.
+    /// Of these, and of nothing else, what is to be sent again when it is its turn.
     pub(super) again: RangeSet,
     /// Up to here it was sent again last; all have their turn.
     pub(super) last_again: Option<KeyPoint>,
@@ -141,11 +141,16 @@ impl Follower {
         }
     }
 
+    /// What it could not store of this is sent anew, is in another copy, or is not to be there.
+    pub(super) fn forget_failed(&mut self, part: Slice) {
+        self.failed.remove(part);
+        self.again.remove(part);
+    }
+
     /// It has a copy of this that could not store something. It is told anew what is
     /// under way, or nothing is any more.
     pub(super) fn expect_again(&mut self, part: Slice) {
-        self.failed.remove(part);
-        self.again.remove(part);
+        self.forget_failed(part);
         self.synced.add(part);
     }
 
@@ -168,8 +173,7 @@ impl Follower {
             self.excluding.remove(slice);
             self.refused.remove(slice);
             self.declined.forget(slice);
-            self.failed.remove(slice);
-            self.again.remove(slice);
+            self.forget_failed(slice);
             self.unmarshalled.remove(slice);
             self.stored(slice);
             for (_, order) in &mut self.orders {

@@ -72,7 +72,7 @@ impl Core {
                 };
                 for part in parts {
                     for gap in follower.held.gaps(part) {
-                        follower.failed.remove(gap);
+                        follower.forget_failed(gap);
                         follower.stored(gap);
                         released.push((server, gap));
                     }

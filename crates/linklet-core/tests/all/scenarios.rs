@@ -384,6 +384,50 @@ fn a_refusal_ends_when_the_copy_is_to_be_elsewhere() {
     assert_eq!(cluster.get(3, 5), Some(77));
 }
 
+/// What a copy could not store waits for its turn, and the copy is dropped meanwhile. When it
+/// is to be there again, commits under way wait for it as for any other.
+#[test]
+fn what_a_dropped_copy_could_not_store_is_no_reason_to_go_without_it() {
+    let config = Config {
+        bulk_bytes: 1,
+        ..small_chunks(Replication::Strong)
+    };
+    let map: [&[u64]; 2] = [&[1, 2, 3], &[1, 2, 3]];
+    let mut cluster = filled(config, &[1, 2, 3, 4], &map);
+    let keys = [5, 6];
+    for key in keys {
+        cluster.refuse(3, key, true);
+        cluster.put(1, key, 77);
+    }
+    // Until it was sent one of them again, which leaves no share for the other.
+    for _ in 0..2_000 {
+        cluster.millis(1);
+        if cluster.times_told(1, is_refusal) == 3 {
+            break;
+        }
+    }
+    assert_eq!(cluster.times_told(1, is_refusal), 3);
+    cluster.assign(&[&[1, 2, 4], &[1, 2, 4]]);
+    cluster.settle();
+    assert!(keys.iter().all(|&key| cluster.acknowledged(key)));
+    keys.iter().for_each(|&key| cluster.refuse(3, key, false));
+    cluster.cut(1, 2);
+    for key in keys {
+        cluster.put(1, key, 78);
+    }
+    cluster.rounds(4);
+    assert!(!keys.iter().any(|&key| cluster.acknowledged(key)));
+    cluster.kill(2);
+    cluster.assign(&[&[1, 4, 3], &[1, 4, 3]]);
+    for _ in 0..20 {
+        for key in keys.into_iter().filter(|&key| cluster.acknowledged(key)) {
+            assert_eq!(cluster.get(3, key), Some(78), "key {key}");
+        }
+        cluster.rounds(1);
+    }
+    assert!(keys.iter().all(|&key| cluster.acknowledged(key)));
+}
+
 fn is_taken_back(effect: &Effect) -> bool {
     let result = match effect {
         Effect::Settled { result, .. } => result,
