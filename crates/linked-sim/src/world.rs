@@ -35,6 +35,12 @@ const DISTURBED: Duration = Duration::from_millis(4_000);
 /// When servers with little memory come, in runs of what stays.
 const SMALL_COME: Duration = Duration::from_millis(1_200);
 
+/// How often is looked whether everything is owned again, after the last death.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// For how long a run goes on when everything is.
+const OWNED_FOR: Duration = Duration::from_millis(500);
+
 /// What was refused for so long the assigner hears of.
 const REFUSED_FOR: Duration = Duration::from_millis(400);
 
@@ -66,7 +72,12 @@ pub(crate) enum Event {
     Calm,
     Freeze,
     Crash,
+    /// Everything has to be owned by now.
     Owned,
+    /// Whether it is already.
+    LookWhetherOwned,
+    /// It was: if it still is, the run ends.
+    End,
 }
 
 /// When (in microseconds), in which order those of one time were made, and
@@ -98,6 +109,8 @@ pub(crate) struct World<'a> {
     /// Servers that crashed or expired.
     pub(crate) deaths: usize,
     pub(crate) calm: bool,
+    ends: Ends,
+    is_over: bool,
     pub(crate) stats: Stats,
     trace: Trace<'a>,
 }
@@ -121,7 +134,20 @@ macro_rules! trace {
 }
 pub(crate) use trace;
 
-pub(crate) fn run(profile: Profile, rng: Rng, trace: Trace<'_>) -> (Stats, Result<(), Broken>) {
+/// When a run ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ends {
+    /// Soon after everything is owned again, which is before it has to be.
+    WhenOwned,
+    Late,
+}
+
+pub(crate) fn run(
+    profile: Profile,
+    rng: Rng,
+    ends: Ends,
+    trace: Trace<'_>,
+) -> (Stats, Result<(), Broken>) {
     let passes = Rng::new(!rng.clone().next());
     let mut world = World {
         coordination: Coordination::new(&profile),
@@ -142,6 +168,8 @@ pub(crate) fn run(profile: Profile, rng: Rng, trace: Trace<'_>) -> (Stats, Resul
         truth: Truth::default(),
         deaths: 0,
         calm: false,
+        ends,
+        is_over: false,
         stats: Stats::default(),
         trace,
     };
@@ -240,7 +268,7 @@ impl World<'_> {
     fn go(&mut self) -> Result<(), Broken> {
         while let Some(Reverse((at, _, slot))) = self.queue.pop() {
             self.now = Duration::from_micros(at);
-            if self.now > self.profile.longer + END {
+            if self.is_over || self.now > self.profile.longer + END {
                 break;
             }
             self.stats.events += 1;
@@ -383,6 +411,23 @@ impl World<'_> {
             }
             Event::Crash => self.last_crash(),
             Event::Owned => self.check_owned(),
+            Event::LookWhetherOwned => {
+                let (pause, next) = match self.is_owned_again() {
+                    true => (OWNED_FOR, Event::End),
+                    false => (LOOK_EVERY, Event::LookWhetherOwned),
+                };
+                self.after(pause, next);
+                Ok(())
+            }
+            // A map may have come meanwhile.
+            Event::End if !self.is_owned_again() => {
+                self.after(LOOK_EVERY, Event::LookWhetherOwned);
+                Ok(())
+            }
+            Event::End => {
+                self.is_over = true;
+                self.check_owned()
+            }
         }
     }
 
@@ -1016,7 +1061,24 @@ impl World<'_> {
             let at = self.rng.pick(&up);
             self.crash(at);
         }
+        if self.ends == Ends::WhenOwned {
+            self.after(LOOK_EVERY, Event::LookWhetherOwned);
+        }
         Ok(())
+    }
+
+    /// Whether all deaths are known, and every key has its owner.
+    fn is_owned_again(&self) -> bool {
+        let Some(view) = &self.coordination.view else {
+            return false;
+        };
+        let is_owned = |truth: &KeyTruth| {
+            let primary = view.assignment.slice_of(truth.point).servers.first();
+            let server = primary.map(|id| &self.servers[id.0 as usize - 1]);
+            server.is_some_and(|server| server.is_up() && server.token(truth.point).is_some())
+        };
+        let mut crashed = self.servers.iter().filter(|server| server.crashed);
+        crashed.all(|server| server.expired) && self.truth.keys.iter().all(is_owned)
     }
 
     /// Every key has exactly one owner, by the map, with the right value.
