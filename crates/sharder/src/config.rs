@@ -84,13 +84,15 @@ pub struct BalanceConfig {
     /// splitting and isolating end at this many.
     pub split_until: usize,
 
-    /// Half of a change in load is believed after this long, at the earliest,
+    /// Half of a change in load is believed after this long at the earliest, however many
+    /// requests it was seen in.
     pub half_life: Duration,
-    /// and after this long at the latest. In between it is believed by how many requests
-    /// it was seen in:
-    pub half_life_max: Duration,
-    /// what was seen before counts as no more of them, for each server. One second of ten
+    /// Half of it is believed after this long at the latest, however few. In between, a
+    /// report weighs as its part of all requests that the belief rests on: one second of ten
     /// requests says so little that chance would move keys to and fro.
+    pub half_life_max: Duration,
+    /// The belief rests on no more requests of an average server than this, so that a fleet
+    /// with many of them follows soon.
     pub evidence_max: f64,
     /// Behind so many requests of an average server, what is measured counts as much as the
     /// key space: half of the load is taken to be spread over it evenly. Behind fewer it is

@@ -84,13 +84,11 @@ impl Admitted {
     /// Counts bytes that have become resident, or no more are. No more than are charged: of
     /// a call of many messages only the last ones are here still.
     pub(crate) fn count(&self, bytes: i64) {
-        let most = self.charged as i64;
-        let counted = |before: i64| Some((before + bytes).min(most));
+        let counted = |before: i64| (before + bytes).min(self.charged as i64);
         let before = self
             .resident
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, counted);
-        let before = before.unwrap_or_else(|before| before);
-        let moved = (before + bytes).min(most) - before;
+            .update(Ordering::Relaxed, Ordering::Relaxed, counted);
+        let moved = counted(before) - before;
         self.state.bound.transient.count_resident(moved);
     }
 }

@@ -650,7 +650,6 @@ fn what_is_no_chance_is_evened_out_however_few_the_requests() {
                 1.6 * of_first + 0.4 * (to - from - of_first)
             })
             .sum();
-        println!("{requests_per_s}: {first}");
         assert!((0.35..0.65).contains(&first), "{requests_per_s}: {first}");
     }
 }

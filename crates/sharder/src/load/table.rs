@@ -221,7 +221,7 @@ impl LoadTable {
             let tracked = &mut self.tracked[at];
             let age = now.saturating_sub(tracked.updated);
             let fast = weight(age, config.half_life);
-            let weight = match rate {
+            let believed = match rate {
                 None => fast,
                 Some(rate) => {
                     let count = rate * age.as_secs_f64();
@@ -230,7 +230,7 @@ impl LoadTable {
                     part.clamp(weight(age, config.half_life_max).min(fast), fast)
                 }
             };
-            tracked.estimate.learn(total, &hot, weight);
+            tracked.estimate.learn(total, &hot, believed);
             tracked.updated = now;
         }
         self.evidence.note(rate, now, config);

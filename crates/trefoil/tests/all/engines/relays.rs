@@ -157,6 +157,17 @@ fn copy_behind(
     }
 }
 
+impl Relay {
+    /// Of a client that reaches the engine by way of this, by datagrams.
+    fn options(&self, engine: &Engine) -> Options {
+        Options {
+            engine: Some(self.address),
+            engine_datagrams: true,
+            ..engine.options()
+        }
+    }
+}
+
 impl Drop for Relay {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
@@ -169,12 +180,7 @@ fn lookups_over_a_bad_network_are_right_and_none_fails() {
     let certs = Certs::issue();
     let engine = Engine::start_with(&cell, certs.listen(), &["--certs", &certs.of_server()]);
     let relay = Relay::start(engine.address, 5);
-    let options = Options {
-        engine: Some(relay.address),
-        engine_datagrams: true,
-        ..engine.options()
-    };
-    let mut client = certs.client(&cell, options);
+    let mut client = certs.client(&cell, relay.options(&engine));
     // Of one datagram, and of several.
     let lens = [0, 100, 1000, 5000, 8000];
     let keys: Vec<String> = (0..100).map(|number| format!("k{number}")).collect();
@@ -226,12 +232,7 @@ fn a_session_lasts_while_datagrams_stop(cell: &Cell, certs: &Certs) -> bool {
     let more = ["--certs", &of_server, "--metrics", &at];
     let engine = Engine::start_with(cell, certs.listen(), &more);
     let relay = Relay::start(engine.address, 0);
-    let options = Options {
-        engine: Some(relay.address),
-        engine_datagrams: true,
-        ..engine.options()
-    };
-    let mut client = certs.client(cell, options);
+    let mut client = certs.client(cell, relay.options(&engine));
     let keys: Vec<String> = (0..KEYS).map(|number| format!("k{number}")).collect();
     for (number, key) in keys.iter().enumerate() {
         let len = if number % 2 == 0 { 100 } else { 5000 };
@@ -284,10 +285,8 @@ fn long_answers_by_the_stream_come_whole_between_datagrams() {
     let engine = Engine::start_with(&cell, certs.listen(), &["--certs", &certs.of_server()]);
     let relay = Relay::start_with(engine.address, 0, true);
     let options = Options {
-        engine: Some(relay.address),
-        engine_datagrams: true,
         strategy: LookupStrategy::TwoReads,
-        ..engine.options()
+        ..relay.options(&engine)
     };
     let mut client = certs.client(&cell, options);
     let lens = |number: usize| match number.is_multiple_of(20) {
@@ -344,12 +343,7 @@ fn where_datagrams_do_not_get_through_the_stream_carries() {
     let certs = Certs::issue();
     let engine = Engine::start_with(&cell, certs.listen(), &["--certs", &certs.of_server()]);
     let relay = Relay::start(engine.address, 100);
-    let options = Options {
-        engine: Some(relay.address),
-        engine_datagrams: true,
-        ..engine.options()
-    };
-    let mut client = certs.client(&cell, options);
+    let mut client = certs.client(&cell, relay.options(&engine));
     set(&mut client, "k", b"v");
     for _ in 0..100 {
         assert_eq!(get(&mut client, "k").as_deref(), Some(&b"v"[..]));
