@@ -194,9 +194,6 @@ stage "linked store, $linked_seeds seeds, maps that change all the time" \
   cargo run --release --locked --quiet -p trefoil-linked-sim -- --rush --seeds "$linked_seeds"
 stage "linked store, $linked_seeds seeds, windows that are always full" \
   cargo run --release --locked --quiet -p trefoil-linked-sim -- --windows --seeds "$linked_seeds"
-stage "linked store, a mutant for each safety rule" \
-  cargo test --release --locked --quiet -p trefoil-linklet-core -p trefoil-linked-sim \
-  --features trefoil-linked-sim/mutants --test all -- mutants:: scenarios::
 stage "durable queue, $durable_kills times kill -9" durable_kills
 stage "served queues, $durable_kills times kill -9 of each" queue_kills
 stage "journal, power cuts, $journal_seeds seeds" power_cuts

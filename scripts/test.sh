@@ -4,45 +4,53 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/stages.sh
 
+mkdir -p target/clients target/beside
 built=target/tested
 faults=kill,restart,stop,flush,client-kill,gateway-restart,memory,skew
 export TREFOIL=$PWD/$built/trefoil
 
-# Servers, and the clients' packages, are installed while the compiler works; in a
-# session of their own, to be ended with everything that they started. One after the
+# Runs something beside the stages: most of what we test waits for servers and clocks. In a
+# process group of its own, to be ended with everything that it started; what it prints is shown
+# when it is awaited.
+declare -A beside=()
+beside() {
+  local name=$1
+  shift
+  set -m
+  (stage_now= && "$@") >"target/beside/$name.log" 2>&1 &
+  set +m
+  beside[$name]=$!
+  trap 'end_all_beside' EXIT
+}
+
+await_beside() {
+  local name=$1 code=0
+  wait "${beside[$name]}" || code=$?
+  unset "beside[$name]"
+  cat "target/beside/$name.log"
+  return "$code"
+}
+
+end_all_beside() {
+  local name
+  for name in "${!beside[@]}"; do
+    kill -- "-${beside[$name]}" 2>/dev/null || true
+  done
+}
+
+# Servers, and the clients' packages, are installed while the compiler works; one after the
 # other: there is one package manager.
 fetch_peers() {
-  mkdir -p target/clients
-  setsid bash -ec 'scripts/setup.sh memcached redis postgres etcd tlc rocksdb
-    tests/clients/setup.sh
-    scripts/check-manifests.py --set-up' >target/clients/setup.log 2>&1 &
-  peers=$!
-  trap 'kill -- "-$peers" 2>/dev/null || true' EXIT
+  scripts/setup.sh memcached redis postgres etcd tlc rocksdb
+  tests/clients/setup.sh
+  scripts/check-manifests.py --set-up
 }
 
 await_peers() {
-  wait "$peers" || {
+  await_beside peers >target/clients/setup.log || {
     cat target/clients/setup.log >&2
     return 1
   }
-}
-
-# The specification takes two minutes of one core, which tests that wait for servers
-# leave over.
-check_specification() {
-  mkdir -p target/spec
-  nice -n 19 spec/check.py >target/spec.log 2>&1 &
-  specification=$!
-  # Not with the exit code of these: there may be nothing left to end.
-  trap 'pkill -P "$specification" || true; kill "$specification" 2>/dev/null || true' EXIT
-}
-
-await_specification() {
-  local code=0
-  wait "$specification" || code=$?
-  trap - EXIT
-  cat target/spec.log
-  return "$code"
 }
 
 # Every way to the cell, few keys and many, kills and stops, clocks that are wrong by
@@ -51,7 +59,7 @@ histories() {
   recorded histories --operations 200000 --rounds 2 --faults "$faults"
   # By their seeds: over etcd with spares in the places of the dead, over a directory,
   # over etcd.
-  recorded chaos --chaos --seconds 120 --rounds 3 --seed 2
+  recorded chaos --chaos --seconds 75 --rounds 3 --seed 2
 }
 
 recorded() {
@@ -77,9 +85,19 @@ linked_quick() {
 linked_trials() {
   trial histories --seconds 30 --seed 1
   trial outages --lists 300
-  trial fresh --changes 10000 --kills 1
+  # Others may have this machine's cores.
+  trial fresh --changes 10000 --kills 1 --bound-ms 3000
+  # Freshness that is broken on purpose has to be noticed.
+  broken_trial "reads that were stale" fresh --break deaf-to-one-row
+  broken_trial "of these answered with what was kept" fresh --break keeps-nothing
+  broken_trial "how old what is kept may be" fresh --break wide-bound
   # A rate that this flavour can do on a busy machine.
   trial copies --rate 2000 --objects 3000 --breaks 3
+}
+
+linked_store() {
+  linked_trials
+  linked_quick
 }
 
 trial() {
@@ -89,21 +107,37 @@ trial() {
     return 1
   }
   echo "$name"
-  sed -n '/^$/,$p' "target/trial-$name.txt" | tail -n 16
+  sed -n '/^$/,$p' "target/trial-$name.txt" | tail -n 20
+}
+
+# The line of the verdict that has to say so, and the trial.
+broken_trial() {
+  local line=$1 name=$2 output=target/trial-$2-$4.txt
+  shift
+  if "$built/linked-trials" "$@" --changes 5000 --kills 0 --bound-ms 3000 >"$output" 2>&1 ||
+    ! grep -q "^$line.*NOT SO$" "$output"; then
+    cat "$output" >&2
+    echo "$name: what is broken on purpose was not noticed" >&2
+    return 1
+  fi
+  echo "$name $3: noticed"
 }
 
 stage "compiler" scripts/setup.sh
-fetch_peers
+beside peers fetch_peers
 stage "formatting" cargo fmt --all --check
 stage "build" cargo build --profile tested --workspace --features trefoil/full --lib --bins --tests --locked
 stage "names in documentation and scripts" scripts/check-names.py "$TREFOIL"
 stage "servers and clients' packages" await_peers
 stage "manifests for Kubernetes" scripts/check-manifests.py "$TREFOIL" "$built/sessions"
-check_specification
-stage "tests of every crate" scripts/run-tests.py tested
-stage "specification, by TLC" await_specification
+beside computing scripts/run-tests.py --part computes tested
+beside specification nice -n 19 spec/check.py
+stage "tests of every crate that talk to servers, wait, or ask the system" scripts/run-tests.py --part waits tested
+beside linked linked_store
 stage "histories and chaos" histories
-stage "linked store: histories, outages, a database that fails over, broken streams" linked_trials
-stage "linked store beside caches, quick" linked_quick
+stage "linked store: histories, outages, a database that fails over, broken streams; beside caches" await_beside linked
+stage "specification, by TLC" await_beside specification
+stage "tests of every crate that only compute" await_beside computing
+# Clients have their own patience, a second or less: nothing runs beside them.
 stage "real clients, and memcached's own tests" scripts/clients.sh --checks-only serve gateway
 stages_report

@@ -4,13 +4,16 @@
 
 use libfuzzer_sys::fuzz_target;
 use trefoil_client_core::vote::IndexVote;
+use trefoil_layout::message::{MESSAGE_LEN_MAX, Request as ToBackend, RequestHead};
 use trefoil_layout::{HashKind, KeyHash, KeyHasher, TopologyId};
 use trefoil_softnic_core::datagram::target::{Buffers, carry_out};
 use trefoil_softnic_core::datagram::{Courier, DATAGRAM_LEN_MAX, PAYLOAD_LEN_MAX, Path, Window};
 use trefoil_softnic_core::limits::WINDOW_LEN;
 use trefoil_softnic_core::wire::{Ask, Request};
-use trefoil_softnic_core::wire::{Answer, Open, OpenStatus, Opened, RefusalCode, Status, Welcome};
-use trefoil_softnic_core::{Initiator, InitiatorOptions, Memory, ReadRange, Scan, Target};
+use trefoil_softnic_core::wire::{
+    Answer, Message, MessageStatus, Open, OpenStatus, Opened, RefusalCode, Status, Welcome,
+};
+use trefoil_softnic_core::{Handed, Initiator, InitiatorOptions, Memory, ReadRange, Scan, Target};
 
 struct Zeros;
 
@@ -47,6 +50,15 @@ impl Memory for Zeros {
     }
 
     fn touch(&mut self, _: u32, _: u8, _: KeyHash) {}
+
+    fn message(&mut self, message: &Message<'_>) -> Handed {
+        assert!(message.bytes.len() <= MESSAGE_LEN_MAX);
+        match message.id % 4 {
+            0 => Handed::UnderWay,
+            1 => Handed::TooMany,
+            _ => Handed::Refused(MessageStatus::Gone),
+        }
+    }
 }
 
 fuzz_target!(|bytes: &[u8]| {
@@ -68,8 +80,11 @@ fuzz_target!(|bytes: &[u8]| {
     client.open(1, 0, 1, 0);
     client.ask_counters(0);
     client.scan(2, 1, 0, KeyHash { place: 1, tag: 8 }, 1, 0);
+    let head = RequestHead { id: 3, config_id: 1 };
+    assert!(client.message(1, head, &ToBackend::Ping, 0));
     let _ = client.handle(bytes, 1, |_| {});
     client.flush(0);
+    client.put_messages();
 
     // The same bytes as the payload of a datagram, which only who has the key can send.
     let mut count = 0;

@@ -93,7 +93,7 @@ pub use options::{FabricOptions, OwnPlace, ServerOptions};
 pub use pace::{RECOVERY_RATE_MIN, REPAIR_RATE_MIN};
 pub use process::{Cpu, Resident};
 pub use repair::{REPAIR_DEFAULT, RepairOptions};
-pub use reporter::Reporter;
+pub use reporter::{MetricSource, Reporter};
 pub use resize::{FROZEN_MAX, Gather, GatherEvent, GatherOrder, Gathered, ResizeError};
 pub use server::Server;
 pub use trefoil_fabric::shm::UserPolicy;

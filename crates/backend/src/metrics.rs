@@ -1,7 +1,7 @@
 //! Statistics for Prometheus: [`METRICS`] lists every one of them, and what is
 //! exported is made from that list.
 
-use crate::reporter::Reporter;
+use crate::reporter::MetricSource;
 use crate::service::statistics;
 use crate::state::State;
 use prometheus_client::collector::Collector;
@@ -261,10 +261,10 @@ pub(crate) fn render(state: &Arc<State>) -> Result<String, fmt::Error> {
         cell: state.config().cell.clone(),
         stats: statistics(state),
     }));
-    if let Some(reporter) = state.reporter() {
+    for source in state.metric_sources() {
         registry.register_collector(Box::new(Beside {
             cell: state.config().cell.clone(),
-            reporter: Arc::clone(reporter),
+            source,
         }));
     }
     let mut text = String::new();
@@ -276,12 +276,12 @@ pub(crate) fn render(state: &Arc<State>) -> Result<String, fmt::Error> {
 #[derive(Debug)]
 struct Beside {
     cell: String,
-    reporter: Arc<dyn Reporter>,
+    source: Arc<dyn MetricSource>,
 }
 
 impl Collector for Beside {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        self.reporter.encode(&self.cell, &mut encoder)
+        self.source.encode(&self.cell, &mut encoder)
     }
 }
 

@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 use trefoil_fabric::{Lane, NoLane, SharedMarks};
 use trefoil_layout::message::{Request, parse_request};
 use trefoil_layout::op::Action;
-use trefoil_ordered::marks::{self, Clearer, PLACES};
+use trefoil_ordered::marks::{self, Clearer, Directory, PLACES};
 use trefoil_ordered::words::Mapped;
 use trefoil_ordered::worker::Turn;
 use trefoil_ordered::{
@@ -46,6 +46,10 @@ use trefoil_store::CommitOrder;
 const WITHIN: Duration = Duration::from_secs(1);
 /// How often it is looked whether an end has come to its end.
 const LOOK: Duration = Duration::from_micros(100);
+
+/// Turns of the queue for what dead clients have committed, before somebody who wants a place
+/// is told that there is none: most of what one of them can have left.
+const DEAD_TURNS_MAX: usize = 8;
 
 /// Who wants a place, and is told which with what belongs to it.
 type Wanted = Sender<Result<(usize, Invitation), NoLane>>;
@@ -77,29 +81,9 @@ impl CellQueue {
         let readable = object.reopen_read_only()?;
         let marks = Mapping::owner(&object)?;
         marks::initialise(&marks.words());
-        let options = Options {
-            // The house is a client, too.
-            client_count_max: PLACES + 1,
-            ..Options::default()
-        };
-        let mut worker = Worker::new(member.shape().incarnation, options)?;
-        let house = Queue::join(worker.admit()?)?;
         let (wanting, wanted) = channel();
         let (is_ending, has_ended) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
-        let copy_count = member.store.config().shards.placement().copy_count();
-        let mut serving = Serving {
-            worker,
-            order: match copy_count {
-                1 => CommitOrder::Position,
-                _ => CommitOrder::Version,
-            },
-            wanted,
-            member: Arc::clone(member),
-            marks: marks.clone(),
-            places: HashMap::new(),
-            is_ending: Arc::clone(&is_ending),
-            unexecuted: 0,
-        };
+        let (mut serving, house) = Serving::new(member, &marks, wanted, &is_ending)?;
         let ended = Arc::clone(&has_ended);
         let thread = std::thread::Builder::new()
             .name("trefoil-queue".to_owned())
@@ -128,21 +112,21 @@ impl CellQueue {
         }
     }
 
-    /// Another client.
+    /// Another client. Full is only what is: who hears that makes room at other backends.
     pub(crate) fn admit(&self) -> Result<Lane, NoLane> {
         if self.is_ending.load(Ordering::Acquire) {
-            return Err(NoLane::Full);
+            return Err(NoLane::NotNow);
         }
         let (answering, answer) = channel();
         let sent = lock(&self.admissions).send(answering);
-        sent.map_err(|_| NoLane::Full)?;
+        sent.map_err(|_| NoLane::NotNow)?;
         self.wake();
-        let given = answer.recv_timeout(WITHIN).map_err(|_| NoLane::Full)?;
+        let given = answer.recv_timeout(WITHIN).map_err(|_| NoLane::NotNow)?;
         let (place, invitation) = given?;
         let marks = self.object.as_fd().try_clone_to_owned();
         Ok(Lane {
             place: place as u32,
-            marks: marks.map_err(|_| NoLane::Full)?,
+            marks: marks.map_err(|_| NoLane::NotNow)?,
             order: invitation.order,
             lane: invitation.lane,
             bell: invitation.bell.into(),
@@ -235,14 +219,47 @@ struct Serving {
     wanted: Receiver<Wanted>,
     member: Arc<Member>,
     marks: Mapping,
-    /// By the client's number: its place, and what clears its marks.
-    places: HashMap<u64, (usize, Clearer<Mapped>)>,
+    directory: Directory<Mapped>,
+    /// By the client's number: its place, which clears its marks.
+    places: HashMap<u64, Clearer<Mapped>>,
     is_ending: Arc<AtomicBool>,
     /// What was committed and could be neither stored nor erased.
     unexecuted: u64,
 }
 
 impl Serving {
+    /// Of a queue without clients but the house, whose end is the other.
+    fn new(
+        member: &Arc<Member>,
+        marks: &Mapping,
+        wanted: Receiver<Wanted>,
+        is_ending: &Arc<AtomicBool>,
+    ) -> Result<(Self, Queue), SetUpError> {
+        let options = Options {
+            // The house is a client, too.
+            client_count_max: PLACES + 1,
+            ..Options::default()
+        };
+        let mut worker = Worker::new(member.shape().incarnation, options)?;
+        let house = Queue::join(worker.admit()?)?;
+        let copy_count = member.store.config().shards.placement().copy_count();
+        let serving = Serving {
+            worker,
+            order: match copy_count {
+                1 => CommitOrder::Position,
+                _ => CommitOrder::Version,
+            },
+            wanted,
+            member: Arc::clone(member),
+            marks: marks.clone(),
+            directory: Directory::new(Mapped(marks.clone())),
+            places: HashMap::new(),
+            is_ending: Arc::clone(is_ending),
+            unexecuted: 0,
+        };
+        Ok((serving, house))
+    }
+
     fn run(&mut self) {
         let mut idle_since = None;
         while !self.is_ending.load(Ordering::Acquire) {
@@ -286,8 +303,8 @@ impl Serving {
         while !self.worker.is_drained() {
             self.turn();
         }
-        for (_, (_, clearer)) in self.places.drain() {
-            clearer.release();
+        for (_, place) in self.places.drain() {
+            self.directory.release(place);
             self.member.store.release(lane_len());
         }
         marks::close(&self.marks.words());
@@ -297,30 +314,48 @@ impl Serving {
     fn release(&mut self) {
         let worker = &self.worker;
         let gone = self.places.extract_if(|id, _| !worker.has_client(*id));
-        for (_, (_, clearer)) in gone {
-            clearer.release();
+        for (_, place) in gone {
+            self.directory.release(place);
             self.member.store.release(lane_len());
+        }
+    }
+
+    /// Has places of clients that have died meanwhile given up, of whom a queue that is busy
+    /// has not heard yet. What they have committed is executed first.
+    #[cold]
+    fn release_those_of_the_dead(&mut self) {
+        for _ in 0..DEAD_TURNS_MAX {
+            let is_left = self.worker.hear_of_the_dead();
+            self.release();
+            if self.directory.has_room() || !is_left {
+                return;
+            }
+            self.turn();
         }
     }
 
     fn admit(&mut self) -> Result<(usize, Invitation), NoLane> {
         if !self.member.is_read() {
-            return Err(NoLane::Full);
+            return Err(NoLane::NotNow);
         }
         self.release();
-        let is_taken = |place: &usize| self.places.values().any(|(taken, _)| taken == place);
-        let place = (0..PLACES).find(|place| !is_taken(place));
-        let place = place.ok_or(NoLane::Full)?;
-        if !self.member.store.charge(lane_len()) {
+        if !self.directory.has_room() {
+            self.release_those_of_the_dead();
+        }
+        if !self.directory.has_room() {
             return Err(NoLane::Full);
         }
-        let Ok(invitation) = self.worker.admit() else {
+        if !self.member.store.charge(lane_len()) {
+            return Err(NoLane::NotNow);
+        }
+        let admitted = self.worker.admit().ok();
+        let admitted = admitted.and_then(|invitation| Some((invitation, self.directory.take()?)));
+        let Some((invitation, clearer)) = admitted else {
             self.member.store.release(lane_len());
-            return Err(NoLane::Full);
+            return Err(NoLane::NotNow);
         };
-        let clearer = Clearer::new(Mapped(self.marks.clone()), place);
-        let id = invitation.terms.client_id;
-        self.places.insert(id, (place, clearer));
+        let place = clearer.place();
+        self.places.insert(invitation.terms.client_id, clearer);
         Ok((place, invitation))
     }
 }
@@ -339,14 +374,14 @@ fn lane_len() -> u64 {
 struct Execution<'a> {
     member: &'a Member,
     order: CommitOrder,
-    places: &'a mut HashMap<u64, (usize, Clearer<Mapped>)>,
+    places: &'a mut HashMap<u64, Clearer<Mapped>>,
     unexecuted: &'a mut u64,
 }
 
 impl Service for Execution<'_> {
     fn execute(&mut self, request: trefoil_ordered::Request<'_>, _: &mut Answer) {
         // The house asks for nothing but its turn.
-        let Some((_, clearer)) = self.places.get_mut(&request.client_id) else {
+        let Some(clearer) = self.places.get_mut(&request.client_id) else {
             return;
         };
         // Nonsense has no effect, and its mark stays.
@@ -368,5 +403,66 @@ impl Service for Execution<'_> {
         let key = mutation.entry.key;
         self.member.hot.message(key, mutation.entry.value.len());
         clearer.clear(store.config().hasher.hash(key).tag);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::service::tests::Cell;
+
+    /// Of a queue that does not sleep nobody tells it that clients have died: who finds all
+    /// places taken has it look. What a dead client has committed is executed first.
+    #[test]
+    fn places_of_the_dead_are_looked_for_when_all_are_taken() {
+        let cell = Cell::new();
+        let len = marks::OBJECT_LEN;
+        let object = MemoryObject::create("trefoil-marks", len, len, HugePages::Off).unwrap();
+        let marks = Mapping::owner(&object).unwrap();
+        let (_wanting, wanted) = channel();
+        let is_ending = Arc::default();
+        let serving = Serving::new(cell.member(), &marks, wanted, &is_ending);
+        let (mut serving, _house) = serving.unwrap();
+        let by = Instant::now() + Duration::from_secs(60);
+        let admit = |serving: &mut Serving| {
+            // Nobody is let in while the lease has ended, as on a machine that stands still.
+            while !cell.member().is_read() {
+                assert!(Instant::now() < by, "no lease");
+                std::thread::sleep(LOOK);
+            }
+            serving.admit()
+        };
+        let mut clients: Vec<_> = (0..PLACES)
+            .map(|_| admit(&mut serving).expect("a place"))
+            .collect();
+        assert_eq!(marks::places(&marks.words()), PLACES);
+        assert!(matches!(admit(&mut serving), Err(NoLane::Full)));
+        // One with nothing left, and one with requests that are not executed.
+        for has_left in [false, true] {
+            let (place, invitation) = clients.swap_remove(5);
+            let mut queue = Queue::join(invitation).unwrap();
+            for _ in 0..if has_left { 100 } else { 0 } {
+                queue.submit(b"nonsense", true).expect("room");
+            }
+            drop(queue);
+            let (given, invitation) = admit(&mut serving).expect("the place of the dead");
+            assert_eq!(given, place);
+            clients.push((given, invitation));
+        }
+        assert!(matches!(admit(&mut serving), Err(NoLane::Full)));
+        // All go: readers look at no row any more.
+        clients.clear();
+        serving.worker.hear_of_the_dead();
+        serving.release();
+        assert_eq!(marks::places(&marks.words()), 0);
+    }
+
+    /// Who hears that a queue is full makes room for others elsewhere, in vain where it ends.
+    #[test]
+    fn a_queue_that_has_ended_is_not_called_full() {
+        let cell = Cell::new();
+        let queue = CellQueue::start(cell.member()).unwrap();
+        assert!(queue.end());
+        assert!(matches!(queue.admit(), Err(NoLane::NotNow)));
     }
 }

@@ -31,7 +31,7 @@ use crate::process::{Machine, Resident, usual_baseline};
 use crate::queue::CellQueue;
 use crate::recovery;
 use crate::repair::{self, RepairOptions, Tally};
-use crate::reporter::Reporter;
+use crate::reporter::{MetricSource, Reporter};
 use crate::resize::{self, Gather};
 use crate::state::State;
 use crate::stop::Stop;
@@ -287,6 +287,11 @@ impl Server {
     /// second is ignored.
     pub fn report(&self, reporter: Arc<dyn Reporter>) {
         self.running.state.set_reporter(reporter);
+    }
+
+    /// Serves the metrics of another part of this process beside the backends' own.
+    pub fn add_metrics(&self, source: Arc<dyn MetricSource>) {
+        self.running.state.add_metric_source(source);
     }
 
     /// What its threads share.

@@ -9,7 +9,7 @@ use crate::local::Turns;
 use crate::member::Member;
 use crate::memory::{Known, MemoryBound, MemoryError, measured_together};
 use crate::process::Resident;
-use crate::reporter::Reporter;
+use crate::reporter::{MetricSource, Reporter};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
@@ -61,6 +61,8 @@ pub(crate) struct State {
     pub(crate) target: OnceLock<Mutex<Option<Target>>>,
     /// Set once, by whoever opens a front door.
     reporter: OnceLock<Arc<dyn Reporter>>,
+    /// Others of this process that have metrics.
+    metric_sources: Mutex<Vec<Arc<dyn MetricSource>>>,
     /// What is spoken over TCP, with clients and with other backends, if it is TLS.
     pub(crate) tls: OnceLock<Tls>,
     config: RwLock<Arc<CellConfig>>,
@@ -129,6 +131,7 @@ impl State {
             metrics_address: OnceLock::new(),
             target: OnceLock::new(),
             reporter: OnceLock::new(),
+            metric_sources: Mutex::default(),
             tls: OnceLock::new(),
             config: RwLock::new(Arc::new(config)),
             adopting: Mutex::default(),
@@ -174,6 +177,19 @@ impl State {
     /// The first one stays.
     pub(crate) fn set_reporter(&self, reporter: Arc<dyn Reporter>) {
         let _ = self.reporter.set(reporter);
+    }
+
+    /// Whatever else of this process has metrics, the front door included.
+    pub(crate) fn metric_sources(&self) -> Vec<Arc<dyn MetricSource>> {
+        let sources = self.metric_sources.lock();
+        let others = sources.unwrap_or_else(PoisonError::into_inner).clone();
+        let door = self.reporter().map(|door| Arc::clone(door) as _);
+        door.into_iter().chain(others).collect()
+    }
+
+    pub(crate) fn add_metric_source(&self, source: Arc<dyn MetricSource>) {
+        let sources = self.metric_sources.lock();
+        sources.unwrap_or_else(PoisonError::into_inner).push(source);
     }
 
     pub(crate) fn adopting(&self) -> MutexGuard<'_, ()> {

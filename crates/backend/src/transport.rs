@@ -33,6 +33,10 @@ const STREAM_WINDOW_LEN: u32 = 64 << 10;
 const FRAME_LEN_MAX: u32 = 64 << 10;
 /// Calls in flight on one connection.
 const STREAM_COUNT_MAX: u32 = 128;
+/// Calls that a client has taken back before they were looked at: after a pause of this process
+/// these may be all that it had in flight, and more that it began in their place. More of them
+/// end the connection, and with it what else is in flight.
+const RESET_COUNT_MAX: usize = 16 * STREAM_COUNT_MAX as usize;
 /// Flow control of a connection: those who wait never keep the others from
 /// getting on.
 const CONNECTION_WINDOW_LEN: u32 = STREAM_COUNT_MAX * STREAM_WINDOW_LEN;
@@ -309,6 +313,7 @@ async fn rpc<T>(
         .initial_stream_window_size(STREAM_WINDOW_LEN)
         .initial_connection_window_size(CONNECTION_WINDOW_LEN)
         .max_concurrent_streams(STREAM_COUNT_MAX)
+        .max_pending_accept_reset_streams(RESET_COUNT_MAX)
         .max_frame_size(FRAME_LEN_MAX)
         .max_send_buf_size(SEND_BUFFER_LEN)
         .keep_alive_interval(KEEP_ALIVE_INTERVAL)

@@ -66,7 +66,7 @@ fn the_process_stays_under_its_limit_and_follows_it() {
     let held = full.process.unwrap().resident_bytes;
     assert!((120 * MIB..=192 * MIB).contains(&held), "{held}");
     set_limit(&mut caller, 96 * MIB).unwrap();
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while resident(&mut caller) > 96 * MIB {
         assert!(Instant::now() < deadline, "{:?}", caller.stats());
         std::thread::sleep(Duration::from_millis(10));

@@ -299,12 +299,23 @@ impl Door {
         Self::start_with(program, address, core, &more)
     }
 
+    /// The same with these options besides.
+    pub fn start_also(program: &Path, address: &str, options: &[&str]) -> Result<Self, PeerError> {
+        let more = [&FREE_DOORS[..], options].concat();
+        Self::start_with(program, address, None, &more)
+    }
+
     /// Starts one for memcached's clients at a free port of `host`, which others may reach,
-    /// too.
-    pub fn start_at(program: &Path, address: &str, host: &str) -> Result<Self, PeerError> {
+    /// too, with these options besides.
+    pub fn start_at(
+        program: &Path,
+        address: &str,
+        host: &str,
+        options: &[&str],
+    ) -> Result<Self, PeerError> {
         let door = format!("{host}:0");
         let more = ["--memcached", &door, "--plaintext", "memcached"];
-        Self::start_with(program, address, None, &more)
+        Self::start_with(program, address, None, &[&more[..], options].concat())
     }
 
     fn start_with(
@@ -317,7 +328,11 @@ impl Door {
         command
             .args(["gateway", "--cell", address, "--metrics", "off"])
             .args(more)
-            .env("RUST_LOG", "warn")
+            // Once, whether SETs are acknowledged before they are executed, if that is wanted.
+            .env(
+                "RUST_LOG",
+                "warn,trefoil_gateway::keyspace::cell::committing=info",
+            )
             .stdin(Stdio::null())
             .stdout(Stdio::piped());
         let (child, ready) = start::<DoorReady>(command, core)?;

@@ -1,9 +1,12 @@
 //! Connections out.
 
+use crate::local;
 use crate::security::Security;
 use crate::standing::{Believed, Shown};
+use crate::wire::Wire;
 use hyper_util::rt::TokioIo;
 use std::error::Error;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
@@ -11,6 +14,7 @@ use tokio::net::TcpStream;
 use tonic::codegen::Service;
 use tonic::codegen::http::Uri;
 use tonic::transport::{Channel, Endpoint};
+use trefoil_socket_owner::Users;
 use trefoil_tls::{Connected, Tls};
 
 type Failed = Box<dyn Error + Send + Sync>;
@@ -36,7 +40,8 @@ struct OtherCorpus {
 impl Security {
     /// A channel to `host:port`, as `endpoint` sets it up. It connects when first
     /// used, and again whenever it has to, each time with the certificates of the
-    /// moment. With certificates the server's has to name `corpus`, if one is given.
+    /// moment. With certificates the server's has to name `corpus`, if one is given; without
+    /// them nothing is sent before the kernel has said whose server it is.
     ///
     /// # Errors
     /// It is no address, or one that may not be dialled without protection.
@@ -69,7 +74,7 @@ impl Security {
         connected.map_err(|error| with_causes(error.to_string(), error.source()))
     }
 
-    /// The connection alone, with certificates.
+    /// The connection alone, to a server that is believed.
     #[cfg(test)]
     pub(crate) async fn dial(
         &self,
@@ -77,7 +82,7 @@ impl Security {
         corpus: Option<&str>,
     ) -> Result<Dialled, Failed> {
         let (_, dial) = self.target(address, corpus, |endpoint| endpoint)?;
-        dial.ok_or("there are no certificates")?.connect().await
+        dial.ok_or("everybody is believed")?.connect().await
     }
 
     fn target(
@@ -98,14 +103,15 @@ impl Security {
             .keep_alive_while_idle(true);
         let target = endpoint(target);
         let dial = match self {
-            Security::Loopback | Security::Plaintext => None,
-            Security::Certificates(tls) => Some(Dial {
+            Security::Plaintext => None,
+            Security::Loopback => Some(Belief::Users(Users::default())),
+            Security::Users(users) => Some(Belief::Users(users.clone())),
+            Security::Certificates(tls) => Some(Belief::Certificates {
                 tls: tls.clone(),
-                host,
-                port,
                 corpus: corpus.map(str::to_owned),
             }),
         };
+        let dial = dial.map(|belief| Dial { belief, host, port });
         Ok((target, dial))
     }
 }
@@ -138,15 +144,23 @@ pub(crate) fn split(address: &str) -> Result<(String, u16), String> {
     Ok((bare.unwrap_or(host).to_owned(), port))
 }
 
-/// A connection to a server whose certificate is believed.
-pub(crate) type Dialled = Believed<Connected<TcpStream>>;
+/// A connection to a server that is believed.
+pub(crate) type Dialled = Wire<Connected<TcpStream>>;
+
+/// Which servers are.
+#[derive(Clone)]
+enum Belief {
+    /// Those of these users of this host.
+    Users(Users),
+    /// Those with a certificate, for this corpus if one is given.
+    Certificates { tls: Tls, corpus: Option<String> },
+}
 
 #[derive(Clone)]
 struct Dial {
-    tls: Tls,
+    belief: Belief,
     host: String,
     port: u16,
-    corpus: Option<String>,
 }
 
 impl Service<Uri> for Dial {
@@ -166,12 +180,15 @@ impl Service<Uri> for Dial {
 
 impl Dial {
     async fn connect(self) -> Result<Dialled, Failed> {
-        let Dial {
-            tls,
-            host,
-            port,
-            corpus,
-        } = self;
+        let Dial { belief, host, port } = self;
+        let (tls, corpus) = match belief {
+            Belief::Users(users) => {
+                let addresses = tokio::net::lookup_host((host.as_str(), port)).await?;
+                let judge = |local, remote| local::judge_server(users.clone(), local, remote);
+                return first_believed(addresses, judge).await.map(Wire::Plain);
+            }
+            Belief::Certificates { tls, corpus } => (tls, corpus),
+        };
         let stream = TcpStream::connect((host.as_str(), port)).await?;
         stream.set_nodelay(true)?;
         let stream = trefoil_tls::connect(&tls, &host, stream).await?;
@@ -184,13 +201,68 @@ impl Dial {
         }
         let shown = Shown::of(&certificate);
         shown.judge(&tls, SystemTime::now())?;
-        Ok(Believed::new(stream, tls, shown))
+        Ok(Wire::Encrypted(Box::new(Believed::new(stream, tls, shown))))
+    }
+}
+
+/// A connection to the first of these addresses whose server is believed: whoever has taken
+/// the port at another address of the same name keeps nobody from it.
+async fn first_believed<F: Future<Output = Result<(), String>>>(
+    addresses: impl IntoIterator<Item = SocketAddr>,
+    judge: impl Fn(SocketAddr, SocketAddr) -> F,
+) -> Result<TcpStream, Failed> {
+    let mut refusals = Vec::new();
+    for address in addresses {
+        let stream = match TcpStream::connect(address).await {
+            Ok(stream) => stream,
+            Err(error) => {
+                refusals.push(format!("{address}: {error}"));
+                continue;
+            }
+        };
+        stream.set_nodelay(true)?;
+        match judge(stream.local_addr()?, stream.peer_addr()?).await {
+            Ok(()) => return Ok(stream),
+            Err(why) => refusals.push(why),
+        }
+    }
+    match refusals.is_empty() {
+        true => Err("the name has no address".into()),
+        false => Err(refusals.join("; ").into()),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::net::TcpListener;
+
+    #[tokio::test]
+    async fn another_users_port_at_one_address_keeps_nobody_from_the_next() {
+        let [taken, own] = [
+            TcpListener::bind("127.0.0.1:0").await.unwrap(),
+            TcpListener::bind("127.0.0.1:0").await.unwrap(),
+        ];
+        let [taken_at, own_at] = [&taken, &own].map(|one| one.local_addr().unwrap());
+        let closed = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let closed_at = closed.local_addr().unwrap();
+        drop(closed);
+        let judge = |_, remote| async move {
+            match remote == own_at {
+                true => Ok(()),
+                false => Err(format!("refused: {remote}")),
+            }
+        };
+        let found = first_believed([closed_at, taken_at, own_at], judge).await;
+        assert_eq!(found.unwrap().peer_addr().unwrap(), own_at);
+        let error = first_believed([closed_at, taken_at], judge)
+            .await
+            .unwrap_err();
+        for named in [closed_at, taken_at] {
+            assert!(error.to_string().contains(&named.to_string()), "{error}");
+        }
+        assert!(first_believed([], judge).await.is_err());
+    }
 
     #[test]
     fn addresses_are_taken_apart() {

@@ -4,8 +4,10 @@
 //! waiting. Handshakes have a time and a number; beyond it the one that has been under
 //! way for longest goes for whoever is new: so those who say nothing close no port.
 
+use crate::local;
 use crate::security::Security;
 use crate::standing::{Believed, Shown};
+use crate::wire::Wire;
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
@@ -18,7 +20,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
+use tonic::Extensions;
 use tonic::transport::server::Connected;
+use tonic::transport::server::TcpConnectInfo;
+use trefoil_socket_owner::Users;
 use trefoil_tls::{Accepted, Caller};
 
 /// Handshakes under way.
@@ -33,10 +38,32 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Who is at the other end of a connection, for [`permit`](crate::permit).
 #[derive(Clone, Debug)]
 pub enum Who {
-    /// Nobody asks: there are no certificates.
+    /// Nobody asks: [`Security::Plaintext`].
     Anybody,
+    /// A user of this host, or why it is not known who.
+    User(Result<u32, String>),
     /// By their certificate.
     Known(Arc<Caller>),
+}
+
+impl Who {
+    /// Who has sent a request with these extensions, also where the service was mounted
+    /// behind tonic's own listener; `None` where nothing is known of its connection.
+    pub(crate) fn of(extensions: &Extensions) -> Option<Who> {
+        if let Some(who) = extensions.get::<Who>() {
+            return Some(who.clone());
+        }
+        let connection = extensions.get::<TcpConnectInfo>()?;
+        let (local, remote) = (connection.local_addr()?, connection.remote_addr()?);
+        Some(Who::User(local::caller(local, remote)))
+    }
+
+    /// Finds out who has opened a call, once for all that is judged in it.
+    pub fn note(extensions: &mut Extensions) {
+        if let Some(who) = Who::of(extensions) {
+            extensions.insert(who);
+        }
+    }
 }
 
 /// Connections for a tonic server: `serve_with_incoming`. Ends with the value.
@@ -109,12 +136,9 @@ async fn accept_all(
 
 async fn greet(security: &Security, stream: TcpStream, from: SocketAddr) -> Option<Stream> {
     let tls = match security {
-        Security::Loopback | Security::Plaintext => {
-            return Some(Stream {
-                who: Who::Anybody,
-                wire: Wire::Plain(stream),
-            });
-        }
+        Security::Loopback => return greet_local(&Users::default(), stream, from).await,
+        Security::Users(users) => return greet_local(users, stream, from).await,
+        Security::Plaintext => return Some(Stream::plain(Who::Anybody, stream)),
         Security::Certificates(tls) => tls,
     };
     match timeout(HANDSHAKE_PATIENCE, trefoil_tls::accept(tls, stream)).await {
@@ -140,17 +164,31 @@ async fn greet(security: &Security, stream: TcpStream, from: SocketAddr) -> Opti
     }
 }
 
+/// Lets a user of this host in, or says why not.
+async fn greet_local(users: &Users, stream: TcpStream, from: SocketAddr) -> Option<Stream> {
+    let caller = local::caller_of(&stream, from).await;
+    match local::judge_caller(users, &caller) {
+        Ok(()) => Some(Stream::plain(Who::User(caller), stream)),
+        Err(why) => {
+            tracing::debug!(%from, "a connection was not let in: {why}");
+            local::refuse(stream, why).await;
+            None
+        }
+    }
+}
+
 /// One connection.
 #[derive(Debug)]
 pub struct Stream {
     who: Who,
-    wire: Wire,
+    wire: Wire<trefoil_tls::ServerStream>,
 }
 
-#[derive(Debug)]
-enum Wire {
-    Plain(TcpStream),
-    Encrypted(Box<Believed<trefoil_tls::ServerStream>>),
+impl Stream {
+    fn plain(who: Who, stream: TcpStream) -> Self {
+        let wire = Wire::Plain(stream);
+        Stream { who, wire }
+    }
 }
 
 impl Connected for Stream {
@@ -175,10 +213,7 @@ impl AsyncRead for Stream {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match &mut self.wire {
-            Wire::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
-            Wire::Encrypted(stream) => Pin::new(stream).poll_read(context, buffer),
-        }
+        Pin::new(&mut self.wire).poll_read(context, buffer)
     }
 }
 
@@ -188,24 +223,15 @@ impl AsyncWrite for Stream {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match &mut self.wire {
-            Wire::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
-            Wire::Encrypted(stream) => Pin::new(stream).poll_write(context, bytes),
-        }
+        Pin::new(&mut self.wire).poll_write(context, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.wire {
-            Wire::Plain(stream) => Pin::new(stream).poll_flush(context),
-            Wire::Encrypted(stream) => Pin::new(stream).poll_flush(context),
-        }
+        Pin::new(&mut self.wire).poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.wire {
-            Wire::Plain(stream) => Pin::new(stream).poll_shutdown(context),
-            Wire::Encrypted(stream) => Pin::new(stream).poll_shutdown(context),
-        }
+        Pin::new(&mut self.wire).poll_shutdown(context)
     }
 
     fn poll_write_vectored(
@@ -213,16 +239,42 @@ impl AsyncWrite for Stream {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match &mut self.wire {
-            Wire::Plain(stream) => Pin::new(stream).poll_write_vectored(context, slices),
-            Wire::Encrypted(stream) => Pin::new(stream).poll_write_vectored(context, slices),
-        }
+        Pin::new(&mut self.wire).poll_write_vectored(context, slices)
     }
 
     fn is_write_vectored(&self) -> bool {
-        match &self.wire {
-            Wire::Plain(stream) => stream.is_write_vectored(),
-            Wire::Encrypted(stream) => stream.is_write_vectored(),
-        }
+        self.wire.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::net::TcpSocket;
+
+    /// The dead connection waits in the queue when another one takes its port.
+    #[tokio::test]
+    async fn a_connection_that_was_reset_is_not_the_next_one_of_its_port() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut dead = TcpStream::connect(address).await.unwrap();
+        let port = dead.local_addr().unwrap();
+        dead.write_all(b"for somebody else to have said")
+            .await
+            .unwrap();
+        dead.set_zero_linger().unwrap();
+        drop(dead);
+        let next = TcpSocket::new_v4().unwrap();
+        next.set_reuseaddr(true).unwrap();
+        next.bind(port).unwrap();
+        let _next = next.connect(address).await.unwrap();
+
+        let (stream, from) = listener.accept().await.unwrap();
+        assert_eq!(from, port);
+        assert!(greet(&Security::Loopback, stream, from).await.is_none());
+        let (stream, from) = listener.accept().await.unwrap();
+        assert_eq!(from, port);
+        assert!(greet(&Security::Loopback, stream, from).await.is_some());
     }
 }

@@ -1,10 +1,12 @@
 //! What a caller may do.
 
 use crate::incoming::Who;
+use crate::local;
 use crate::security::Security;
 use std::time::SystemTime;
 use tonic::{Extensions, Status};
-use trefoil_tls::{Caller, Role};
+use trefoil_socket_owner::Users;
+use trefoil_tls::{Caller, Role, Tls};
 
 /// What somebody asks to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,10 +58,11 @@ impl Right<'_> {
 }
 
 /// Whether the caller of a request with these extensions may do that, by now. With
-/// certificates everybody is judged by theirs; somebody of whom nothing is known,
-/// because the service was mounted behind other connections than
-/// [`Security::incoming`]'s, may do nothing. A call that goes on for long is judged
-/// again with each message.
+/// certificates everybody is judged by theirs; without them, on loopback, by the user that
+/// the kernel says. Somebody of whom nothing is known, because the service was mounted
+/// behind other connections than [`Security::incoming`]'s, may do nothing; without
+/// certificates tonic's own TCP listeners do as well, at the price of asking the kernel with
+/// each call ([`Who::note`]). A call that goes on for long is judged again with each message.
 ///
 /// # Errors
 /// `PERMISSION_DENIED`, with what is missing.
@@ -68,21 +71,38 @@ pub fn permit(
     extensions: &Extensions,
     right: Right<'_>,
 ) -> Result<(), Status> {
-    let refused = |why: String| Status::permission_denied(why);
-    let Security::Certificates(tls) = security else {
-        return Ok(());
+    let judged = match security {
+        Security::Plaintext => Ok(()),
+        Security::Loopback => permit_local(&Users::default(), extensions),
+        Security::Users(users) => permit_local(users, extensions),
+        Security::Certificates(tls) => permit_shown(tls, extensions, right),
     };
-    match extensions.get::<Who>() {
-        Some(Who::Known(caller)) if tls.is_revoked(caller) => Err(refused(format!(
-            "the certificate of \"{}\" has been revoked",
-            caller.name
-        ))),
-        Some(Who::Known(caller)) => right.judge(caller, SystemTime::now()).map_err(refused),
-        Some(Who::Anybody) | None => Err(refused(
-            "nobody knows who calls: serve connections of Security::incoming".to_owned(),
-        )),
+    judged.map_err(Status::permission_denied)
+}
+
+fn permit_local(users: &Users, extensions: &Extensions) -> Result<(), String> {
+    match Who::of(extensions) {
+        Some(Who::User(caller)) => local::judge_caller(users, &caller),
+        Some(Who::Anybody | Who::Known(_)) => Err(
+            "nobody has asked the kernel who calls: serve connections of `Security::incoming` by              the same Security as this service's"
+                .to_owned(),
+        ),
+        None => Err(NOT_KNOWN.to_owned()),
     }
 }
+
+fn permit_shown(tls: &Tls, extensions: &Extensions, right: Right<'_>) -> Result<(), String> {
+    match extensions.get::<Who>() {
+        Some(Who::Known(caller)) if tls.is_revoked(caller) => Err(format!(
+            "the certificate of \"{}\" has been revoked",
+            caller.name
+        )),
+        Some(Who::Known(caller)) => right.judge(caller, SystemTime::now()),
+        Some(Who::Anybody | Who::User(_)) | None => Err(NOT_KNOWN.to_owned()),
+    }
+}
+
+const NOT_KNOWN: &str = "nobody knows who calls: serve connections of Security::incoming";
 
 #[cfg(test)]
 mod tests {
@@ -129,8 +149,44 @@ mod tests {
     }
 
     #[test]
-    fn without_certificates_nobody_is_asked() {
-        let nothing = Extensions::new();
-        assert!(permit(&Security::Loopback, &nothing, Right::Steer).is_ok());
+    fn without_certificates_the_user_decides() {
+        let own = trefoil_socket_owner::own_user();
+        let other = own + 1;
+        let of = |who: Who| {
+            let mut extensions = Extensions::new();
+            extensions.insert(who);
+            extensions
+        };
+        let user = |user: u32| of(Who::User(Ok(user)));
+        let unknown = of(Who::User(Err("it is gone".to_owned())));
+        let named = Security::users([other]);
+        for (security, extensions, said) in [
+            (&Security::Loopback, user(own), None),
+            (&Security::Loopback, user(0), None),
+            (&Security::Loopback, user(other), Some("--allow-user")),
+            (&named, user(other), None),
+            (&named, user(own), None),
+            (&named, user(other + 1), Some("--allow-user")),
+            (&named, unknown, Some("it is gone")),
+            (
+                &Security::Loopback,
+                of(Who::Anybody),
+                Some("the same Security"),
+            ),
+            (
+                &Security::Loopback,
+                Extensions::new(),
+                Some("nobody knows who calls"),
+            ),
+            (&Security::Plaintext, user(other), None),
+            (&Security::Plaintext, Extensions::new(), None),
+        ] {
+            let judged = permit(security, &extensions, Right::Look);
+            match (said, judged) {
+                (None, Ok(())) => {}
+                (Some(said), Err(error)) => assert!(error.message().contains(said), "{error}"),
+                (said, judged) => panic!("{security:?} {extensions:?}: {said:?} {judged:?}"),
+            }
+        }
     }
 }

@@ -3,16 +3,20 @@
 use crate::dial::split;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
+use trefoil_socket_owner::Users;
 use trefoil_tls::{CertError, CertFiles, CertUse, Tls};
 
 /// What protects the connections of a part of a linked store.
 #[derive(Clone, Debug, Default)]
 pub enum Security {
-    /// Nothing: so only loopback addresses are listened at and dialled.
+    /// Nothing: so only loopback addresses are listened at and dialled, and both sides
+    /// have the kernel say which user the other one is: this process's own, or root.
     #[default]
     Loopback,
-    /// Nothing, off the host, too: whoever reaches a port reads and changes
-    /// everything. For networks that are protected otherwise.
+    /// Likewise, and other users of the host, who are named.
+    Users(Users),
+    /// Nothing, off the host, too, and nobody is asked who it is: whoever reaches a port
+    /// reads and changes everything. For networks that are protected otherwise.
     Plaintext,
     /// TLS 1.3; both sides show certificates.
     Certificates(Tls),
@@ -45,6 +49,12 @@ impl Security {
         }
     }
 
+    /// Without certificates, and so only within this host: its own user, root, and these
+    /// users, by their numbers.
+    pub fn users(named: impl IntoIterator<Item = u32>) -> Self {
+        Security::Users(Users::and(named))
+    }
+
     /// Of a server, by its certificates in a directory.
     ///
     /// # Errors
@@ -59,6 +69,17 @@ impl Security {
     /// The files cannot be used.
     pub fn of_caller(certs: &Path) -> Result<Self, CertError> {
         Security::choose(Some(certs), false, CertUse::Client)
+    }
+
+    /// The users of this host who are believed for what they are, without certificates:
+    /// this process's own and root, and those who were named.
+    pub fn local_users(&self) -> Users {
+        match self {
+            Security::Users(users) => users.clone(),
+            Security::Loopback | Security::Plaintext | Security::Certificates(_) => {
+                Users::default()
+            }
+        }
     }
 
     /// Whether certificates are shown.
@@ -92,7 +113,9 @@ impl Security {
 
     fn check(&self, is_loopback: bool, address: impl Fn() -> String) -> Result<(), ExposedError> {
         match self {
-            Security::Loopback if !is_loopback => Err(ExposedError { address: address() }),
+            Security::Loopback | Security::Users(_) if !is_loopback => {
+                Err(ExposedError { address: address() })
+            }
             _ => Ok(()),
         }
     }
@@ -117,6 +140,8 @@ mod tests {
         ] {
             let dialled = Security::Loopback.check_dial(host, host).is_ok();
             assert_eq!(dialled, is_here, "{host}");
+            let named = Security::users([1]).check_dial(host, host);
+            assert_eq!(named.is_ok(), is_here, "{host}");
             assert!(Security::Plaintext.check_dial(host, host).is_ok());
         }
         let anywhere = "0.0.0.0:1".parse().unwrap();

@@ -118,6 +118,16 @@ struct Replica {
     is_unwilling: bool,
     /// What it was sent last was certainly not executed, and never will be.
     was_not_executed: bool,
+    /// It may have taken this version, whatever it answers from now on: an answer was lost, or
+    /// was another cohort's.
+    may_hold: bool,
+}
+
+impl Replica {
+    /// It was sent something, and has not answered.
+    fn is_under_way(&self) -> bool {
+        self.ack == AckState::Open && matches!(self.work, Work::None | Work::Refreshing)
+    }
 }
 
 /// What only a fill has: see [`crate::fill`].
@@ -174,6 +184,7 @@ impl Mutate {
             lacking: RetryCause::Connection,
             is_unwilling: false,
             was_not_executed: false,
+            may_hold: false,
         };
         Mutate {
             version,
@@ -205,6 +216,11 @@ impl Mutate {
             is_fixed: true,
             ..Mutate::new(mode, version, limits)
         }
+    }
+
+    /// Whether it is one of [`Mutate::again`].
+    pub fn is_again(&self) -> bool {
+        self.is_fixed
     }
 
     /// A SET of what was computed after a miss, which gives way to whatever was
@@ -254,6 +270,10 @@ impl Mutate {
         self.close_attempt();
         self.replica_count = mode.replica_count();
         self.quorum = mode.quorum();
+        for replica in &mut self.replicas {
+            let was_taken = matches!(replica.ack, AckState::Applied { .. } | AckState::Lost);
+            replica.may_hold |= was_taken || replica.is_under_way();
+        }
         self.open_attempt();
     }
 
@@ -405,7 +425,12 @@ impl Mutate {
                 state.ack = AckState::Down;
             }
             (SendFailure::NotSent | SendFailure::Moving, _) => {}
-            (SendFailure::Lost, _) => state.ack = AckState::Lost,
+            // Until it is sent it has done nothing. Sent later, it is one copy of an old version.
+            (SendFailure::Waits, _) => state.ack = AckState::Lost,
+            (SendFailure::Lost, _) => {
+                state.ack = AckState::Lost;
+                state.may_hold = true;
+            }
         }
         self.advance();
     }
@@ -431,6 +456,9 @@ impl Mutate {
         self.above = None;
         self.nominating = false;
         self.version = version;
+        for replica in &mut self.replicas {
+            replica.may_hold = false;
+        }
         self.open_attempt();
         // Answers that came since may have left too few that would take it.
         self.give_way_if_few(above);
@@ -465,11 +493,15 @@ impl Mutate {
             let is_told = replica.work == Work::None;
             match replica.ack {
                 // What it was sent may be there already, whatever it says to this.
-                AckState::Open if is_told => self.uncertain = true,
+                AckState::Open if is_told => {
+                    replica.may_hold = true;
+                    self.uncertain = true;
+                }
                 AckState::Down if is_told && replica.lacking != RetryCause::Connection => {
                     // One that recovers stores what it refuses.
-                    self.uncertain |=
-                        replica.lacking == RetryCause::Recovering && !replica.is_unwilling;
+                    let stores = replica.lacking == RetryCause::Recovering && !replica.is_unwilling;
+                    replica.may_hold |= stores;
+                    self.uncertain |= stores;
                 }
                 _ => continue,
             }
@@ -563,6 +595,7 @@ impl Mutate {
         for replica in &mut self.replicas[..self.replica_count] {
             if matches!(replica.ack, AckState::Applied { epoch } if epoch < newest) {
                 // Its answer is open again; that it holds there is not.
+                replica.may_hold = true;
                 self.uncertain = true;
                 replica.ack = AckState::Open;
                 replica.work = Work::Send;
@@ -577,6 +610,13 @@ impl Mutate {
         if self.is_fixed {
             self.outcome = Some(MutationOutcome::Indeterminate);
             return;
+        }
+        // Above what came after it, it would take effect a second time.
+        match self.may_have_been_seen() {
+            Some(true) => return self.finish(MutationOutcome::Indeterminate),
+            Some(false) => {}
+            // An answer that is still to come says whether it was.
+            None => return,
         }
         // Superseded at so many that the others are no quorum, now or later.
         let is_final = self.replicas[..self.replica_count]
@@ -598,6 +638,26 @@ impl Mutate {
         }
     }
 
+    /// Whether a quorum may have held this version, because answers were lost: by those that
+    /// came too few did, and what is newer elsewhere may have come after that. Nothing while
+    /// that depends on who has not answered yet.
+    fn may_have_been_seen(&self) -> Option<bool> {
+        let replicas = &self.replicas[..self.replica_count];
+        if self.fill.is_some() || !replicas.iter().any(|of| of.may_hold) {
+            return Some(false);
+        }
+        let held = |of: &&Replica| of.may_hold || matches!(of.ack, AckState::Applied { .. });
+        let held = replicas.iter().filter(held).count();
+        let open = replicas
+            .iter()
+            .filter(|of| of.is_under_way() && !of.may_hold);
+        match held >= self.quorum {
+            true => Some(true),
+            false if held + open.count() >= self.quorum => None,
+            false => Some(false),
+        }
+    }
+
     /// Whether a fill that was superseded may be sent again above `bound`. Not before all that
     /// it has sent was answered: what a replica took of it changes that replica's stamp, and
     /// has to be taken back if it is not stored. So whoever may have taken it is sent it no
@@ -607,10 +667,7 @@ impl Mutate {
             return false;
         }
         let replicas = &self.replicas[..self.replica_count];
-        let is_open = |replica: &Replica| {
-            replica.ack == AckState::Open && matches!(replica.work, Work::None | Work::Refreshing)
-        };
-        if replicas.iter().any(is_open) {
+        if replicas.iter().any(Replica::is_under_way) {
             return false;
         }
         if let Some(fill) = &mut self.fill {
@@ -715,12 +772,17 @@ impl Mutate {
         // an operation ends (`close_attempt`); here a refusal would then be told as
         // indeterminate for the sake of what no carrier does. But one that recovers stores
         // what it refuses.
-        let may_hold = |replica: &Replica| match replica.ack {
-            AckState::Lost => true,
-            AckState::Down => replica.lacking == RetryCause::Recovering && !replica.is_unwilling,
-            _ => false,
-        };
-        self.uncertain |= replicas.iter().any(may_hold);
+        for replica in replicas.iter_mut() {
+            let stores = replica.lacking == RetryCause::Recovering && !replica.is_unwilling;
+            match replica.ack {
+                AckState::Lost => self.uncertain = true,
+                AckState::Down if stores => {
+                    replica.may_hold = true;
+                    self.uncertain = true;
+                }
+                _ => {}
+            }
+        }
         if !self.spend(cause) {
             return;
         }
@@ -781,7 +843,7 @@ impl Mutate {
             // Superseded, perhaps, by the successor of its own copy: a message
             // may be repeated below this machine.
             AckState::Applied { .. } | AckState::Superseded { .. } | AckState::Lost => true,
-            AckState::Open => matches!(replica.work, Work::None | Work::Refreshing),
+            AckState::Open => replica.is_under_way(),
             // Whoever answers has received it, and may receive it again.
             AckState::Down => {
                 !replica.was_not_executed && replica.lacking != RetryCause::Connection

@@ -46,6 +46,8 @@ pub enum SendFailure {
     NotSent,
     /// It may have reached the replica, or may still.
     Lost,
+    /// It has not been sent: it waits for room, and is sent if that comes while it is of use.
+    Waits,
     /// It was not sent, or not executed: the replica is moving to another process, which takes
     /// it in a moment, or it ends.
     Moving,

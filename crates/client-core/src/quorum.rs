@@ -221,17 +221,28 @@ pub enum CasState {
     Rejected(Rejection),
     /// Sent, and the answer will not come: unknown for ever (rule 14).
     Lost,
-    /// Certainly not received; it is not sent there again.
+    /// Certainly not received. It is sent there again only where the others do not decide it.
     Down,
     /// Nothing was done: it stands still, serves another configuration or is another
     /// process in a moment, and may be asked again then.
     PutOff,
+    /// The same of one that may hold it from before: the process that it was sent to has gone
+    /// without an answer, and the one in its place is to be asked.
+    Awaited,
 }
 
 impl CasState {
     /// Whether it holds here, as far as is known.
     pub const fn is_applied(&self) -> bool {
         matches!(self, CasState::Applied { .. })
+    }
+
+    /// Whether it holds here, or may, or may yet.
+    pub(crate) const fn may_be_held(&self) -> bool {
+        matches!(
+            self,
+            CasState::Applied { .. } | CasState::Lost | CasState::Awaited
+        )
     }
 
     /// Whether the CAS certainly neither holds here nor ever will.
@@ -285,7 +296,8 @@ pub fn decide_cas(states: &[CasState], quorum: usize) -> CasDecision {
     let count = |wanted: fn(&CasState) -> bool| states.iter().filter(|s| wanted(s)).count();
     // Where nobody holds it, those that have put it off have left nothing: as if refused.
     let put_off = count(|state| *state == CasState::PutOff);
-    let is_held = count(CasState::is_applied) > 0;
+    let awaited = count(|state| *state == CasState::Awaited);
+    let is_held = count(CasState::is_applied) + awaited > 0;
     let refusals = count(CasState::is_refusal) + if is_held { 0 } else { put_off };
     // Two of three: the third alone is no quorum.
     let fatal = if mutants::is_on(Mutant::OneRefusalFails) {
@@ -305,12 +317,12 @@ pub fn decide_cas(states: &[CasState], quorum: usize) -> CasDecision {
     {
         return CasDecision::Ask(next);
     }
-    if is_held && together + put_off >= enough {
+    if is_held && together + awaited + put_off >= enough {
         return CasDecision::Later;
     }
     // Whoever is left could not make it a success that is known, but could be
     // what splits the cohort between two contenders: nobody else is asked.
-    let held = count(|state| matches!(state, CasState::Applied { .. } | CasState::Lost));
+    let held = count(CasState::may_be_held);
     if held < quorum {
         return refused(states);
     }

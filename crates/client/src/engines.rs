@@ -21,17 +21,23 @@ pub struct EngineStats {
     pub address: SocketAddr,
     /// Those that tell of it.
     pub backends: Vec<u32>,
-    /// Each counter with its name, or why there is no answer.
+    /// Each counter that it has with its name, or why there is no answer.
     pub counters: Result<Vec<(&'static str, u64)>, String>,
 }
 
 impl EngineStats {
     /// The counter with this name; 0 where there is none, or no answer.
     pub fn count(&self, name: &str) -> u64 {
+        self.known(name).unwrap_or(0)
+    }
+
+    /// The counter with this name; `None` where there is none, as in an engine of an earlier
+    /// release, or no answer.
+    pub fn known(&self, name: &str) -> Option<u64> {
         let counters = self.counters.as_deref().unwrap_or_default();
         let mut counters = counters.iter();
         let found = counters.find(|(known, _)| *known == name);
-        found.map_or(0, |(_, value)| *value)
+        found.map(|(_, value)| *value)
     }
 
     /// Lookups and reads that it has carried out.

@@ -28,6 +28,7 @@ use crate::error::OpError;
 use crate::get::{Hit, Lookup, Miss};
 use crate::time;
 use smallvec::SmallVec;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use trefoil_client_core::data::{DataCheck, DataVerdict, judge};
 use trefoil_client_core::get::MissReason;
@@ -53,9 +54,16 @@ const HAND_OUT_AFTER: usize = SETTLE_AFTER + 2;
 /// Groups under way.
 const GROUP_COUNT: usize = HAND_OUT_AFTER + 1;
 
-/// Keys that are looked up side by side where batches do not go: as many as an engine is
-/// asked for at once.
-const WINDOW_LEN: usize = 128;
+/// Lookups under way where batches do not go. They begin with so many, and become one more for
+/// each that was found short: on a way of milliseconds a further round trip costs more than all of
+/// them.
+const WINDOW_LEN_FIRST: usize = 128;
+const WINDOW_LEN_MAX: usize = 512;
+/// Items as long as this are fetched by a first window's lookups at most: what has come waits here
+/// until its turn, and what goes by calls takes the places of others' calls.
+const LONG_LEN: usize = 16 << 10;
+/// Keys after which batches are tried again.
+const STRETCH_LEN: usize = 8192;
 
 /// Backends of a cell that a batch reads without allocating.
 const BACKENDS_INLINE: usize = 16;
@@ -104,6 +112,22 @@ impl<const V: usize> Item<'_, V> {
     };
 }
 
+/// Lookups under way side by side, in the order in which they are handed out. Those that are
+/// not, for whoever is called back may panic, give their places back.
+struct Batch<'a> {
+    client: &'a mut Client,
+    /// Their places; none of those that were refused.
+    under_way: VecDeque<Option<u32>>,
+}
+
+impl Drop for Batch<'_> {
+    fn drop(&mut self) {
+        for at in self.under_way.drain(..).flatten() {
+            self.client.driver.release(at);
+        }
+    }
+}
+
 impl Client {
     /// Looks up every key and calls `on` once for each, in order, with its
     /// index and result. The client's deadline is for all of them together: what
@@ -125,7 +149,7 @@ impl Client {
             done += handed_out;
             if handed_out == 0 {
                 // Where a batch got nowhere, the next one hardly would either.
-                let some = WINDOW_LEN.min(keys.len() - done);
+                let some = STRETCH_LEN.min(keys.len() - done);
                 let on_next = |index: usize, result: Result<Lookup<'_>, OpError>| {
                     on(done + index, result);
                 };
@@ -139,7 +163,8 @@ impl Client {
         }
     }
 
-    /// Looks up a few keys at once, each by itself, and hands them out in order.
+    /// Looks up many keys at once, each by itself, and hands them out in order. For each that is
+    /// handed out another one begins.
     #[cold]
     fn get_side_by_side<K: AsRef<[u8]>>(
         &mut self,
@@ -147,30 +172,44 @@ impl Client {
         limits: Limits,
         mut on: impl FnMut(usize, Result<Lookup<'_>, OpError>),
     ) {
-        let mut places: SmallVec<[Option<u32>; WINDOW_LEN]> = SmallVec::new();
-        for key in keys {
-            let key = key.as_ref();
-            let now = time::coarse_ns();
-            let begun = self.check_lookup(key).ok().map(|()| {
-                match self
-                    .driver
-                    .get(key, now, limits, Purpose::Use, Owner::Waiter)
-                {
-                    Ok(inline) => self.driver.keep_for_waiter(&inline),
-                    Err(at) => at,
+        let mut batch = Batch {
+            under_way: VecDeque::with_capacity(WINDOW_LEN_MAX.min(keys.len())),
+            client: self,
+        };
+        let mut window_len = WINDOW_LEN_FIRST;
+        let mut begun = 0;
+        for (index, key) in keys.iter().enumerate() {
+            while begun < keys.len() && batch.under_way.len() < window_len {
+                let begins = batch.client.begin_lookup(keys[begun].as_ref(), limits);
+                batch.under_way.push_back(begins);
+                begun += 1;
+            }
+            match batch.under_way.pop_front().flatten() {
+                Some(at) => {
+                    let found = batch.client.waited_lookup(at);
+                    window_len = match &found {
+                        Ok(Lookup::Hit(hit)) if hit.value.len() >= LONG_LEN => WINDOW_LEN_FIRST,
+                        _ => (window_len + 1).min(WINDOW_LEN_MAX),
+                    };
+                    on(index, found);
                 }
-            });
-            places.push(begun);
-        }
-        for (index, (key, place)) in keys.iter().zip(&places).enumerate() {
-            match place {
-                Some(at) => on(index, self.waited_lookup(*at)),
                 None => {
-                    let refused = self.check_lookup(key.as_ref());
+                    let refused = batch.client.check_lookup(key.as_ref());
                     on(index, Err(refused.expect_err("it was refused above")));
                 }
             }
         }
+    }
+
+    /// Begins a lookup that is to be waited for; `None` if it is refused.
+    fn begin_lookup(&mut self, key: &[u8], limits: Limits) -> Option<u32> {
+        self.check_lookup(key).ok()?;
+        let now = time::coarse_ns();
+        let begun = (self.driver).get(key, now, limits, Purpose::Use, Owner::Batch);
+        Some(match begun {
+            Ok(inline) => self.driver.keep_for_waiter(&inline),
+            Err(at) => at,
+        })
     }
 
     /// Hands out keys up to the first that needs a lookup of its own; returns

@@ -107,6 +107,8 @@ pub(crate) struct ClientHost {
     engine: Option<SocketAddr>,
     /// Whether it is asked over UDP.
     datagrams: DatagramUse,
+    /// Whether messages go by engines, too.
+    messages: bool,
     /// With engines.
     sessions: Arc<Sessions>,
     /// Backends that were connected to before: where only calls reach one, the next
@@ -136,6 +138,7 @@ impl ClientHost {
                 (true, true) => DatagramUse::Yes,
                 (true, false) => DatagramUse::Unpaced,
             },
+            messages: options.engine_messages,
             sessions: Arc::default(),
             knocked: HashSet::new(),
             seen: HashMap::new(),
@@ -227,13 +230,13 @@ impl ClientHost {
             Arc::clone(&self.shared.reaches),
         );
         let thread_topology = Arc::clone(topology);
-        let datagrams = self.datagrams;
+        let (datagrams, messages) = (self.datagrams, self.messages);
         let sessions = Arc::clone(&self.sessions);
         let connect = move || {
             let life = thread_topology.id().life;
             let mut address = engine_address(engine, engine.ip().to_string(), rpc.tls());
             address.datagrams = datagrams;
-            let port = EnginePort::connect(&address, backend, life, ENGINE_PATIENCE);
+            let port = EnginePort::connect(&address, (backend, life), messages, ENGINE_PATIENCE);
             let port = port.map(|port| sessions.join(&address, port));
             let result = port.map(|port| ClientPort::Engine(Box::new(port)));
             let result = result.map_err(|error| match is_first {
@@ -314,7 +317,7 @@ impl Host for ClientHost {
         let is_remote = |a: &RpcAddress| matches!(a, RpcAddress::Tcp { .. }) && !a.is_local();
         let is_reached_elsewhere = config.addresses.iter().any(is_remote);
         let thread_topology = Arc::clone(topology);
-        let datagrams = self.datagrams;
+        let (datagrams, messages) = (self.datagrams, self.messages);
         let sessions = Arc::clone(&self.sessions);
         let (rpc, reaches) = (
             Arc::clone(&self.shared.rpc),
@@ -387,7 +390,7 @@ impl Host for ClientHost {
                             };
                             let life = thread_topology.id().life;
                             let patience = patience.max(ENGINE_PATIENCE_MIN);
-                            by_engine(&engine, &sessions, (backend, life), patience)
+                            by_engine((&engine, messages), &sessions, (backend, life), patience)
                         }
                         Err(_) if is_first => Err(error),
                         Err(NoHello::NotAsked) => match ask(&rpc, &thread_topology, backend) {
@@ -544,12 +547,12 @@ fn silent(why: &str) -> NotConnected {
 /// By way of the engine that a backend tells of. One that is away says nothing of the
 /// backend.
 fn by_engine(
-    engine: &EngineAddress,
+    (engine, messages): (&EngineAddress, bool),
     sessions: &Sessions,
     (backend, life): (u32, u64),
     patience: Duration,
 ) -> Result<ClientPort, NotConnected> {
-    let port = EnginePort::connect(engine, backend, life, patience);
+    let port = EnginePort::connect(engine, (backend, life), messages, patience);
     port.map(|port| ClientPort::Engine(Box::new(sessions.join(engine, port))))
         .map_err(|error| NotConnected {
             why: error.to_string(),

@@ -65,7 +65,10 @@ impl Port for ClientPort {
 
     #[inline(always)]
     fn has_scans(&self) -> bool {
-        matches!(self, ClientPort::Engine(_))
+        match self {
+            ClientPort::Engine(port) => port.has_scans(),
+            ClientPort::Shm(_) | ClientPort::Rpc(_) => false,
+        }
     }
 
     #[inline(always)]
@@ -136,6 +139,16 @@ impl Port for ClientPort {
         request: &Request<'_>,
     ) -> Result<(), SendError> {
         each!(self, port => port.send(token, under, request))
+    }
+
+    fn ask(
+        &mut self,
+        token: Token,
+        under: TopologyId,
+        request: &Request<'_>,
+        until_ns: u64,
+    ) -> Result<(), SendError> {
+        each!(self, port => port.ask(token, under, request, until_ns))
     }
 
     fn touch(&mut self, partition: usize, batch: TouchBatch<'_>) {

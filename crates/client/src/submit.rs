@@ -11,12 +11,16 @@
 //!
 //! * A token is the caller's; it may repeat. Completions come in any order, each
 //!   operation's exactly once, with the client's own deadline as the latest time.
+//! * What commits at its acknowledgement ([`Commit::Acknowledged`]) has completed by the next
+//!   poll. A place at a backend's queue takes a greeting: a thread asks for it, and until it has
+//!   one, what is submitted is executed.
 //! * Bytes that are submitted are copied where they are needed later.
 //! * The descriptor is one for the life of the client: it becomes readable when a
 //!   poll would do something, while the client is armed.
 //! * Blocking calls may be mixed in: what was submitted goes on meanwhile.
 
 use crate::client::Client;
+use crate::commit::{Commit, perhaps};
 use crate::error::{Mutated, OpError};
 use crate::get::{Lookup, Miss, failed, hit};
 use crate::item_use::ItemUses;
@@ -57,6 +61,12 @@ enum Kind {
     ItemUses,
 }
 
+/// How an operation ended where it was submitted.
+enum Ended {
+    Refused(Kind, OpError),
+    Mutated(Result<Mutated, OpError>),
+}
+
 /// What an event loop needs of a client.
 #[derive(Default)]
 pub(crate) struct Sleeper {
@@ -67,8 +77,8 @@ pub(crate) struct Sleeper {
     is_armed: bool,
     /// How the latest wait has found the core.
     pub(crate) idle: Idle,
-    /// Operations that were refused where they were submitted.
-    refused: VecDeque<(u64, Kind, OpError)>,
+    /// Operations that ended where they were submitted.
+    ended: VecDeque<(u64, Ended)>,
 }
 
 impl Client {
@@ -148,8 +158,21 @@ impl Client {
 
     /// Begins [`Client::set`].
     pub fn submit_set(&mut self, key: &[u8], value: &[u8], options: SetOptions, token: u64) {
-        let begun = self.begin_set(key, value, options, Owner::Token(token));
-        self.begun(begun, token);
+        self.submit_set_by(key, value, options, self.commit, token);
+    }
+
+    /// Begins [`Client::set_by`].
+    pub fn submit_set_by(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        options: SetOptions,
+        commit: Commit,
+        token: u64,
+    ) {
+        if let Some(ended) = self.set_or_submit(key, value, options, commit, token) {
+            self.sleeper.ended.push_back((token, Ended::Mutated(ended)));
+        }
     }
 
     /// Begins [`Client::fill`].
@@ -167,8 +190,14 @@ impl Client {
 
     /// Begins [`Client::erase`].
     pub fn submit_erase(&mut self, key: &[u8], token: u64) {
-        let begun = self.begin_erase(key, Owner::Token(token));
-        self.begun(begun, token);
+        self.submit_erase_by(key, self.commit, token);
+    }
+
+    /// Begins [`Client::erase_by`].
+    pub fn submit_erase_by(&mut self, key: &[u8], commit: Commit, token: u64) {
+        if let Some(ended) = self.erase_or_submit(key, commit, token) {
+            self.sleeper.ended.push_back((token, Ended::Mutated(ended)));
+        }
     }
 
     /// Begins [`Client::cas`].
@@ -201,7 +230,8 @@ impl Client {
     }
 
     fn refuse(&mut self, token: u64, kind: Kind, error: OpError) {
-        self.sleeper.refused.push_back((token, kind, error));
+        let ended = Ended::Refused(kind, error);
+        self.sleeper.ended.push_back((token, ended));
     }
 
     /// The caller does not want to know what becomes of the operation that it
@@ -209,7 +239,7 @@ impl Client {
     /// that was begun goes on, to all replicas.
     pub fn abandon(&mut self, token: u64) {
         self.driver.abandon(token);
-        self.sleeper.refused.retain(|(of, ..)| *of != token);
+        self.sleeper.ended.retain(|(of, ..)| *of != token);
     }
 
     /// Goes on with everything that was submitted, and hands out what has
@@ -224,18 +254,22 @@ impl Client {
             self.driver.turn();
         }
         let mut count = 0;
-        while let Some((token, kind, error)) = self.sleeper.refused.pop_front() {
+        while let Some((token, ended)) = self.sleeper.ended.pop_front() {
             count += 1;
-            let completion = match kind {
-                Kind::Lookup => Completion::Lookup(Err(error)),
-                Kind::Basis => Completion::Basis(Err(error)),
-                Kind::Mutation => Completion::Mutated(Err(error)),
-                Kind::ItemUses => Completion::ItemUses(Err(error)),
+            let completion = match ended {
+                Ended::Mutated(mutated) => Completion::Mutated(mutated),
+                Ended::Refused(kind, error) => match kind {
+                    Kind::Lookup => Completion::Lookup(Err(error)),
+                    Kind::Basis => Completion::Basis(Err(error)),
+                    Kind::Mutation => Completion::Mutated(Err(error)),
+                    Kind::ItemUses => Completion::ItemUses(Err(error)),
+                },
             };
             on(token, completion);
         }
         while is_own && let Some((at, token)) = self.driver.next_done() {
             let is_look = self.driver.is_basis(at);
+            let is_again = self.driver.is_again(at);
             let mut held = std::mem::take(&mut self.held);
             let ended = self.driver.take_ended(at, &mut held);
             self.held = held;
@@ -259,7 +293,11 @@ impl Client {
                 }
                 Outcome::Failed { cause } => Completion::Lookup(Err(explained(failed(cause, why)))),
                 Outcome::Mutated(outcome) => {
-                    Completion::Mutated(concluded(outcome, why).map_err(explained))
+                    let mutated = concluded(outcome, why).map_err(explained);
+                    Completion::Mutated(match is_again {
+                        true => mutated.map_err(perhaps),
+                        false => mutated,
+                    })
                 }
                 Outcome::Uses(uses) => Completion::ItemUses(Ok(uses)),
             };
@@ -271,7 +309,7 @@ impl Client {
     /// Operations that were submitted and not handed out yet, and those of which
     /// nobody wants to know but that still have something to send.
     pub fn in_flight(&self) -> usize {
-        self.driver.in_flight() + self.sleeper.refused.len()
+        self.driver.in_flight() + self.sleeper.ended.len()
     }
 
     /// Before the caller sleeps on [`Client::descriptor`]: asks for it to become
@@ -287,7 +325,7 @@ impl Client {
     }
 
     fn has_completed(&self) -> bool {
-        !self.sleeper.refused.is_empty() || self.driver.has_work() || self.is_ready()
+        !self.sleeper.ended.is_empty() || self.driver.has_work() || self.is_ready()
     }
 
     /// Readable when there is something to poll, while the client is armed. The

@@ -11,7 +11,10 @@ use crate::view::ServerInfo;
 use crate::wire::MemberRecord;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::time::{sleep, sleep_until};
+use tokio::time::{sleep, sleep_until, timeout};
+
+/// Patience with a registration's being taken back, beyond that with joining.
+const WITHDRAW_PATIENCE: Duration = Duration::from_millis(300);
 
 pub(crate) struct Keeper {
     inner: Arc<Inner>,
@@ -25,6 +28,41 @@ pub(crate) struct Keeper {
     log: StatusLog,
 }
 
+/// Attempts to become a member, under one id after the other.
+pub(crate) struct Attempts {
+    until: Instant,
+    backoff: Duration,
+    /// What came of the last one that was not only told that its id is used up.
+    why: Option<CallError>,
+}
+
+impl Attempts {
+    pub(crate) fn until(until: Instant) -> Self {
+        Attempts {
+            until,
+            backoff: BACKOFF_MIN,
+            why: None,
+        }
+    }
+
+    /// Waits before the next one; `false` if there is no time for that.
+    async fn pause(&mut self) -> bool {
+        self.left() > self.backoff && self.pause_if_time().await
+    }
+
+    /// Waits as long, or until the end, for there is time for one more at any rate.
+    async fn pause_if_time(&mut self) -> bool {
+        let left = self.left();
+        sleep(self.backoff.min(left)).await;
+        self.backoff = (self.backoff * 2).min(BACKOFF_MAX);
+        !left.is_zero()
+    }
+
+    fn left(&self) -> Duration {
+        self.until.saturating_duration_since(Instant::now())
+    }
+}
+
 /// What one exchange with the assigner came to.
 enum Outcome {
     Granted(Duration),
@@ -35,12 +73,13 @@ enum Outcome {
 }
 
 impl Keeper {
-    /// Becomes a member, as often as it takes for `patience`.
+    /// Becomes a member, as often as it takes. `None` if nobody can under this id: it was
+    /// written down, nobody here was told, and it was struck off. Everybody holds it for dead.
     pub(crate) async fn register(
         inner: Arc<Inner>,
         info: ServerInfo,
-        patience: Duration,
-    ) -> Result<Self, CoordinationError> {
+        attempts: &mut Attempts,
+    ) -> Result<Option<Self>, CoordinationError> {
         let record = MemberRecord {
             id: inner.id,
             life: inner.life,
@@ -54,46 +93,76 @@ impl Keeper {
             tell_map_at: None,
             log: StatusLog::default(),
         };
-        let until = Instant::now() + patience;
-        let mut backoff = BACKOFF_MIN;
+        // An attempt that failed may have been carried out.
+        let mut again = false;
         // Assigners in a row that have no such corpus.
         let mut without = 0;
-        loop {
-            let error = match keeper.register_once(false).await {
+        let error = loop {
+            let error = match keeper.register_once(again).await {
                 Ok(lease) => {
                     keeper.lease = lease;
-                    return Ok(keeper);
+                    return Ok(Some(keeper));
                 }
                 Err(error) => error,
             };
-            let late = Instant::now() + backoff >= until;
+            again |= may_be_written(&error);
             without = match &error {
                 CallError::Refused(Refusal::UnknownCorpus { .. }) => without + 1,
                 _ => 0,
             };
             match error {
+                CallError::Refused(refusal @ (Refusal::Expired | Refusal::IdInUse { .. })) => {
+                    if attempts.pause_if_time().await {
+                        return Ok(None);
+                    }
+                    // Nobody is a member under this id.
+                    again = false;
+                    break attempts.why.take().unwrap_or(CallError::Refused(refusal));
+                }
                 CallError::Refused(refusal)
-                    if (late && tells_why(&refusal))
-                        || is_final_for_newcomers(&refusal)
+                    if is_final_for_newcomers(&refusal)
                         || without >= keeper.inner.link.assigners() =>
                 {
-                    return Err(CoordinationError::Refused {
-                        corpus: keeper.inner.corpus.clone(),
-                        refusal,
-                    });
-                }
-                error if late => {
-                    return Err(CoordinationError::Unreachable {
-                        addresses: keeper.inner.link.to_string(),
-                        reason: error.to_string(),
-                    });
+                    break CallError::Refused(refusal);
                 }
                 _ if without > 0 => {}
-                _ => {
-                    sleep(backoff).await;
-                    backoff = (backoff * 2).min(BACKOFF_MAX);
+                error => {
+                    attempts.why = Some(error.clone());
+                    if !attempts.pause().await {
+                        break error;
+                    }
                 }
             }
+        };
+        if again {
+            keeper.withdraw().await;
+        }
+        Err(keeper.failed(error))
+    }
+
+    /// Nobody will serve what was perhaps written down.
+    async fn withdraw(&self) {
+        let inner = &self.inner;
+        let leave = inner.link.leave(&inner.corpus, inner.id, inner.life);
+        if let Ok(Err(error)) = timeout(WITHDRAW_PATIENCE, leave).await {
+            tracing::debug!(server = %inner.id, %error, "a registration was not withdrawn");
+        }
+    }
+
+    fn failed(&self, error: CallError) -> CoordinationError {
+        match error {
+            CallError::Refused(refusal)
+                if tells_why(&refusal) || is_final_for_newcomers(&refusal) =>
+            {
+                CoordinationError::Refused {
+                    corpus: self.inner.corpus.clone(),
+                    refusal,
+                }
+            }
+            error => CoordinationError::Unreachable {
+                addresses: self.inner.link.to_string(),
+                reason: error.to_string(),
+            },
         }
     }
 
@@ -269,6 +338,17 @@ pub(crate) async fn send_reports(inner: Arc<Inner>) {
     }
 }
 
+/// Whether a registration that failed so may have been written down.
+fn may_be_written(error: &CallError) -> bool {
+    match error {
+        CallError::NotSent(_) => false,
+        CallError::Unreachable(_) => true,
+        // A store that is behind is told in any case; of one that fails nobody knows.
+        CallError::Refused(Refusal::Behind { .. } | Refusal::Store(_)) => true,
+        CallError::Refused(_) => false,
+    }
+}
+
 /// Asking again would not help somebody who holds nothing yet. A member goes
 /// by [`Keeper::outcome`]: it has something to lose, and an assigner that was
 /// started with the wrong flags is no reason to.
@@ -294,3 +374,6 @@ fn tells_why(refusal: &Refusal) -> bool {
         Refusal::UnknownCorpus { .. } | Refusal::Behind { .. }
     )
 }
+
+#[cfg(test)]
+mod tests;

@@ -25,9 +25,12 @@ pub(crate) enum CallError {
     /// An assigner said no.
     #[error("{0}")]
     Refused(Refusal),
-    /// None was reached.
+    /// None has answered; what was said may have been heard.
     #[error("{0}")]
     Unreachable(String),
+    /// No connection could be made: nothing was said.
+    #[error("{0}")]
+    NotSent(String),
 }
 
 /// To somebody who leads, hopefully.
@@ -60,7 +63,8 @@ pub(crate) struct Registration {
     pub(crate) record: MemberRecord,
     /// The newest assignment that it knows.
     pub(crate) known: Option<AssignmentVersion>,
-    /// It was a member before and has not been told otherwise.
+    /// It may be a member, as far as it knows: it was one and has not been told otherwise, or
+    /// has tried to become one before. Where it is none it has been struck off.
     pub(crate) again: bool,
     /// Its last lease.
     pub(crate) granted: Option<Grant>,
@@ -211,7 +215,7 @@ impl fmt::Debug for Link {
 
 fn reach(node: &Node) -> Result<(), CallError> {
     if node.is_cut_off() {
-        return Err(CallError::Unreachable("it is cut off".to_owned()));
+        return Err(CallError::NotSent("it is cut off".to_owned()));
     }
     Ok(())
 }

@@ -14,6 +14,7 @@ use crate::wire::{
     refusal_from, report_to, state_to, version_to,
 };
 use std::collections::BTreeMap;
+use std::error::Error as _;
 use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -168,7 +169,7 @@ impl Remote {
         let hosts = self.address.hosts();
         let turn = &hosts[self.watched.load(Ordering::Relaxed) % hosts.len()];
         let host = said.as_ref().unwrap_or(turn);
-        let mut client = self.client(host).map_err(CallError::Unreachable)?;
+        let mut client = self.client(host).map_err(CallError::NotSent)?;
         let request = v1::WatchRequest {
             corpus: corpus.to_owned(),
             after: after.map(version_to),
@@ -212,7 +213,7 @@ impl Remote {
                 .clone()
                 .unwrap_or_else(|| hosts[leader.turn % hosts.len()].clone())
         };
-        let client = self.client(&host).map_err(CallError::Unreachable)?;
+        let client = self.client(&host).map_err(CallError::NotSent)?;
         let result = answer(&host, CALL_TIMEOUT, call(client)).await;
         if let Err(error) = &result {
             self.hang_up(&host, error);
@@ -225,7 +226,8 @@ impl Remote {
             // Another one may have been started with other flags.
             Err(
                 CallError::Refused(Refusal::NotLeading { .. } | Refusal::UnknownCorpus { .. })
-                | CallError::Unreachable(_),
+                | CallError::Unreachable(_)
+                | CallError::NotSent(_),
             ) => self.ask_next(None),
             Err(CallError::Refused(_)) => {}
         }
@@ -250,7 +252,7 @@ impl Remote {
     /// swallows all that goes over it, for as long as the kernel goes on trying, and lets
     /// new ones through.
     fn hang_up(&self, host: &str, error: &CallError) {
-        if matches!(error, CallError::Unreachable(_)) {
+        if matches!(error, CallError::Unreachable(_) | CallError::NotSent(_)) {
             lock(&self.clients).remove(host);
         }
     }
@@ -300,10 +302,26 @@ async fn answer<T>(
 }
 
 fn error_of(host: &str, status: &Status) -> CallError {
-    match refusal_from(status) {
-        Some(refusal) => CallError::Refused(refusal),
-        None => CallError::Unreachable(format!("{host}: {}", failure_text(status))),
+    if let Some(refusal) = refusal_from(status) {
+        return CallError::Refused(refusal);
     }
+    let why = format!("{host}: {}", failure_text(status));
+    match is_not_connected(status) {
+        true => CallError::NotSent(why),
+        false => CallError::Unreachable(why),
+    }
+}
+
+/// Whether no connection could be made on which anything could have been said.
+fn is_not_connected(status: &Status) -> bool {
+    let mut source = status.source();
+    while let Some(error) = source {
+        if error.is::<tonic::ConnectError>() {
+            return true;
+        }
+        source = error.source();
+    }
+    false
 }
 
 /// A watch over the network.

@@ -13,7 +13,7 @@
 use crate::address::AssignerAddress;
 use crate::clock::BootInstant;
 use crate::error::{CoordinationError, Refusal};
-use crate::keeper::{Keeper, send_reports};
+use crate::keeper::{Attempts, Keeper, send_reports};
 use crate::lease::Lease;
 use crate::limits;
 use crate::link::{CallError, Link};
@@ -22,7 +22,7 @@ use crate::viewcell::ViewCell;
 use crate::vitals::{Report, Vitals};
 use crate::watcher::follow;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use trefoil_channel::Security;
@@ -33,9 +33,6 @@ use trefoil_sharder::{
 /// What may be chosen when joining.
 #[derive(Clone, Debug)]
 pub struct JoinOptions {
-    /// The id to join under; a random one where nothing is given. No two lives
-    /// of a process may have the same.
-    pub id: Option<ServerId>,
     /// How long to try.
     pub timeout: Duration,
     /// What protects the connections to the assigner, and those to the other
@@ -46,7 +43,6 @@ pub struct JoinOptions {
 impl Default for JoinOptions {
     fn default() -> Self {
         JoinOptions {
-            id: None,
             timeout: limits::JOIN_TIMEOUT,
             security: Security::default(),
         }
@@ -93,7 +89,7 @@ pub enum SessionEnd {
         /// That one.
         by: ServerId,
     },
-    /// The membership cannot be: its id belongs to another process
+    /// The membership cannot be: its id, though random, belongs to another process
     /// ([`Refusal::IdInUse`]); or, for a watcher that was being opened, there is
     /// no such corpus.
     Refused(Refusal),
@@ -153,20 +149,26 @@ impl Session {
         server: ServerInfo,
         options: JoinOptions,
     ) -> Result<Self, CoordinationError> {
-        let given = options.id;
-        let inner = Arc::new(Inner {
-            corpus: corpus.to_owned(),
-            id: given.unwrap_or_else(random_id),
-            life: rand::random(),
-            security: options.security,
-            link,
-            cell: Arc::new(ViewCell::default()),
-            lease: Lease::none(),
-            state: watch::Sender::new(server.state),
-            report: watch::Sender::new(None),
-            status: watch::Sender::new(Status::Connected),
-        });
-        let keeper = Keeper::register(Arc::clone(&inner), server, options.timeout).await?;
+        let mut attempts = Attempts::until(Instant::now() + options.timeout);
+        // No two lives have the same id: one that is used up makes room for another.
+        let (inner, keeper) = loop {
+            let inner = Arc::new(Inner {
+                corpus: corpus.to_owned(),
+                id: random_id(),
+                life: rand::random(),
+                security: options.security.clone(),
+                link: link.clone(),
+                cell: Arc::new(ViewCell::default()),
+                lease: Lease::none(),
+                state: watch::Sender::new(server.state),
+                report: watch::Sender::new(None),
+                status: watch::Sender::new(Status::Connected),
+            });
+            let registered = Keeper::register(Arc::clone(&inner), server.clone(), &mut attempts);
+            if let Some(keeper) = registered.await? {
+                break (inner, keeper);
+            }
+        };
         let follower = follow(
             inner.link.clone(),
             inner.corpus.clone(),
@@ -283,10 +285,12 @@ impl Session {
                 corpus: inner.corpus.clone(),
                 refusal,
             },
-            CallError::Unreachable(reason) => CoordinationError::Unreachable {
-                addresses: inner.link.to_string(),
-                reason,
-            },
+            CallError::Unreachable(reason) | CallError::NotSent(reason) => {
+                CoordinationError::Unreachable {
+                    addresses: inner.link.to_string(),
+                    reason,
+                }
+            }
         })
     }
 }

@@ -335,9 +335,9 @@ impl<H: Host> Driver<H> {
 
     /// What begins from now on ends by this time on the monotonic clock, if its own
     /// deadline is later: for operations that have waited before they begin.
-    /// `u64::MAX` for no such time.
-    pub fn end_by(&mut self, latest_ns: u64) {
-        self.latest_ns = latest_ns;
+    /// `u64::MAX` for no such time. Returns what was so before.
+    pub fn end_by(&mut self, latest_ns: u64) -> u64 {
+        std::mem::replace(&mut self.latest_ns, latest_ns)
     }
 
     /// Begins to connect to backends that are to be tried again by now, though no
@@ -735,6 +735,10 @@ impl<H: Host> Driver<H> {
                     return wait_for_room(link, Way::Near, at, op, replica, owed_before, now);
                 }
                 Err(SendError::TooLarge | SendError::NoMessages) => {}
+                Err(error @ SendError::Closed) if near.is_indirect() => {
+                    // That says nothing of the backend, and nobody has got it: it is called.
+                    self.lose(number as usize, &error.to_string());
+                }
                 Err(error @ SendError::Closed) => {
                     self.lose(number as usize, &error.to_string());
                     op.no_answer(replica, SendFailure::NotSent, &error.to_string());
@@ -742,6 +746,7 @@ impl<H: Host> Driver<H> {
                 }
             }
         }
+        let link = &mut self.links[number as usize];
         let is_queued = !link.room(Way::Far).is_empty();
         let far = match link.far(&mut self.host, &self.topology) {
             Ok(far) => far,
@@ -750,7 +755,7 @@ impl<H: Host> Driver<H> {
         // Nobody is overtaken: who waits here competes with other clients.
         let sent = match is_queued {
             true => Err(SendError::Full),
-            false => far.send(token, under, &op.request(message)),
+            false => op.call(far, token, under, message),
         };
         match sent {
             Ok(()) => {
@@ -818,6 +823,12 @@ impl<H: Host> Driver<H> {
     /// Whether the lookup at `at` is one on whose strength something is written.
     pub fn is_basis(&self, at: u32) -> bool {
         self.slab.get(at).is_some_and(|op| op.is_careful)
+    }
+
+    /// Whether the mutation at `at` is one of [`Driver::begin_again`].
+    pub fn is_again(&self, at: u32) -> bool {
+        let op = self.slab.get(at);
+        op.is_some_and(|op| matches!(&op.machine, Machine::Mutate(machine) if machine.is_again()))
     }
 
     /// The same for somebody who waits for it; returns its place.

@@ -20,7 +20,7 @@ pub const COARSE_LAG_NS: u64 = 100_000_000;
 
 /// So long after a pause of this process, a backend that is missing may have paused
 /// with it, and not have got to run yet.
-pub(crate) const RESUMING_NS: u64 = 2_000_000_000;
+pub const RESUMING_NS: u64 = 2_000_000_000;
 
 /// Longest pause that is spent spinning: a sleep takes longer than these.
 pub const SPIN_NS_MAX: u64 = 20_000;

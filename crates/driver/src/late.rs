@@ -114,7 +114,7 @@ impl Late {
 }
 
 /// Whether the replica holds it now, or will learn of it from the others: one that recovers.
-fn is_taken(completion: &Completion<'_>) -> bool {
+pub(crate) fn is_taken(completion: &Completion<'_>) -> bool {
     let Completion::Answer(_, Answer::Ack(ack)) = completion else {
         return false;
     };

@@ -62,6 +62,10 @@ impl<H: Host> Driver<H> {
                 self.slab.late.take_all();
                 self.suspects.clear();
             }
+            // What those have answered that are to be no more counts.
+            for number in 0..self.links.len() {
+                self.last_answers(number);
+            }
             self.make_links();
             if same_life {
                 // A cell that was resized: its backends are about to take their places.
@@ -102,7 +106,7 @@ impl<H: Host> Driver<H> {
     /// What an operation that has ended still has to send has nowhere to go any more.
     fn give_up_room(&mut self, at: u32) {
         if let Some(op) = self.slab.get_mut(at) {
-            let is_unsent = op.is_stored() && op.waits_for_room();
+            let is_unsent = op.is_stored() && op.keeps_its_place();
             let hash = self.topology.hash(&op.key);
             op.owed = Default::default();
             if op.owner == Owner::Nobody {

@@ -65,7 +65,7 @@ mod versions;
 
 pub use driver::{Counters, Driver, Inline, Purpose, Turns};
 pub use host::{Clock, Event, Host, NotConnected, SUCCESSOR_NS};
-pub use link::{CarrierInUse, Link, LinkStatus};
+pub use link::{CarrierInUse, Link, LinkStatus, OWED_NS_MIN};
 pub use op::{Item, Outcome, Owner};
 pub use options::{Carrier, LookupStrategy, Options};
 pub use topology::Topology;

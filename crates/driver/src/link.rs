@@ -38,6 +38,9 @@ pub(crate) const IDLE_LOOK_NS: u64 = 500_000_000;
 /// A backend that owes answers to calls and has been silent for so long counts as
 /// down, and so much longer for each byte of the values on their way to it: 16 MB/s.
 const SILENCE_NS: u64 = 500_000_000;
+/// A call counts as owed for so long at least, also where its operation has ended before that:
+/// else nobody whose patience is short would notice that a backend is silent.
+pub const OWED_NS_MIN: u64 = SILENCE_NS + 100_000_000;
 const SILENCE_NS_PER_BYTE: u64 = 64;
 /// So long before that one that owes reads only, or nothing to this client while others
 /// keep its messages waiting, is greeted: if it answers, it is not silent but busy with
@@ -53,6 +56,11 @@ const LOST_NS: u64 = 1_000_000_000;
 /// Keys that a backend has missed: 16 KiB, once it misses any.
 const MISSED_COUNT_MAX: usize = 1024;
 
+/// When one that was heard then is looked at.
+const fn first_look_ns(heard_ns: u64) -> u64 {
+    heard_ns + SILENCE_NS - GREETED_BEFORE_NS
+}
+
 /// What carries operations to one backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CarrierInUse {
@@ -60,7 +68,8 @@ pub enum CarrierInUse {
     Shared,
     /// One-sided reads; the rest by RPC.
     SharedReads,
-    /// Lookups by an engine on the backend's host; the rest by RPC.
+    /// Lookups by an engine on the backend's host, and messages if it takes them; the rest by
+    /// RPC.
     Engine,
     /// Everything by RPC.
     Rpc,
@@ -406,7 +415,7 @@ impl<P: Port> Link<P> {
         self.has_answered_greeting(now_ns);
         host.reached(self.number);
         self.pause_ns = RETRY_NS_MIN;
-        // An engine carries no messages, and never will.
+        // One that carries no messages never will.
         let is_best = port.has_messages() || port.is_indirect();
         if port.is_indirect() {
             self.near_pause_ns_max = ENGINE_RETRY_NS_MAX;
@@ -569,6 +578,15 @@ impl<P: Port> Link<P> {
         }
     }
 
+    /// So many of them have ended without an answer, for nobody waits for it any more. That
+    /// is nothing that was heard.
+    pub(crate) fn far_has_expired(&mut self, count: u32) {
+        self.far_owes = self.far_owes.saturating_sub(count);
+        if !self.expects_far() {
+            self.silent_at_ns = u64::MAX;
+        }
+    }
+
     /// Looks whether it answers others, whose calls keep this client's waiting.
     pub(crate) fn look_at_others(&mut self, now_ns: u64) {
         if self.far.as_mut().is_some_and(Port::others_have_moved) {
@@ -585,7 +603,7 @@ impl<P: Port> Link<P> {
 
     fn heard(&mut self, now_ns: u64) {
         self.heard_ns = now_ns;
-        self.silent_at_ns = now_ns + SILENCE_NS - GREETED_BEFORE_NS;
+        self.silent_at_ns = first_look_ns(now_ns);
     }
 
     /// When it is to be looked whether it is silent.
@@ -618,9 +636,16 @@ impl<P: Port> Link<P> {
         let shared = self.far.as_ref().map_or(0, Port::len_under_way);
         let len = len.max(shared);
         let patience_ns = SILENCE_NS.saturating_add(SILENCE_NS_PER_BYTE.saturating_mul(len));
+        let is_first_look = self.silent_at_ns == first_look_ns(self.heard_ns);
         self.silent_at_ns = self.heard_ns.saturating_add(patience_ns);
         if now_ns >= self.silent_at_ns {
-            return true;
+            if !is_first_look {
+                return true;
+            }
+            // Nobody has looked in time, and what is owed now may have been sent just now:
+            // others before it had little patience. It has the time of one that was looked at.
+            self.heard_ns = now_ns.saturating_sub(SILENCE_NS - GREETED_BEFORE_NS);
+            self.silent_at_ns = self.heard_ns.saturating_add(patience_ns);
         }
         if self.silent_at_ns - now_ns > GREETED_BEFORE_NS {
             self.silent_at_ns -= GREETED_BEFORE_NS;
@@ -657,8 +682,8 @@ impl<P: Port> Link<P> {
     /// What carries operations to this backend now.
     pub fn status(&self) -> LinkStatus {
         let carrier = match (&self.state, &self.near) {
+            (State::Near, Some(near)) if near.is_indirect() => CarrierInUse::Engine,
             (State::Near, Some(near)) if near.has_messages() => CarrierInUse::Shared,
-            (State::Near, Some(near)) if near.view().is_none() => CarrierInUse::Engine,
             (State::Near, _) => CarrierInUse::SharedReads,
             (State::Far { .. }, _) => CarrierInUse::Rpc,
             (State::Down { .. }, _) => CarrierInUse::Down,

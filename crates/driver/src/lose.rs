@@ -70,7 +70,7 @@ impl<H: Host> Driver<H> {
     }
 
     /// What stands in the near port by now, and how that has ended, if it has.
-    fn last_answers(&mut self, number: usize) -> Option<Closed> {
+    pub(crate) fn last_answers(&mut self, number: usize) -> Option<Closed> {
         let link = &mut self.links[number];
         let near = link.near.as_mut()?;
         drain(near, &mut link.near_owes, &mut self.slab)
@@ -119,7 +119,7 @@ impl<H: Host> Driver<H> {
         }
     }
 
-    fn is_indirect(&self, number: usize) -> bool {
+    pub(crate) fn is_indirect(&self, number: usize) -> bool {
         let near = self.links[number].near.as_ref();
         near.is_some_and(Port::is_indirect)
     }
@@ -131,6 +131,7 @@ impl<H: Host> Driver<H> {
         self.view_count += 1;
         let is_near = |owed: &Owed| matches!(owed, Owed::Near(_));
         self.lose_owed(number, (SendFailure::Lost, why), is_near);
+        self.lose_late(number, Via::Near);
         self.drop_blocked(number, Way::Near);
     }
 

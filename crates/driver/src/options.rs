@@ -87,6 +87,9 @@ pub struct Options {
     /// Whether lookups by way of an engine to which TLS is spoken go over UDP, if that gets
     /// through.
     pub engine_datagrams: bool,
+    /// Whether what changes something, and what else is asked by message, goes by an engine, too,
+    /// where it takes messages: otherwise these are calls.
+    pub engine_messages: bool,
     /// How keys are looked up by way of engines.
     pub strategy: LookupStrategy,
     /// Over UDP: whether what is asked for at once follows how long answers take. Without it
@@ -116,6 +119,7 @@ impl Default for Options {
             carrier: Carrier::Auto,
             engine: None,
             engine_datagrams: false,
+            engine_messages: false,
             strategy: LookupStrategy::Auto,
             engine_paced: true,
             touch_sample: 1,

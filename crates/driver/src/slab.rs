@@ -1,6 +1,6 @@
 //! The operations under way, each in a place of its own, and their timers.
 
-use crate::late::Late;
+use crate::late::{Late, is_taken};
 use crate::op::{Machine, Op, Owed, Owner};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -22,6 +22,23 @@ const FREE_KEPT_MAX: usize = 1024;
 /// Timers among which it is not worth looking for those of operations that have ended.
 const TIMERS_SWEPT_MIN: usize = 1024;
 
+/// What came of a third copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Came {
+    Taken,
+    Refused,
+    /// Not by this way: it goes by a call.
+    NotSent,
+}
+
+/// Of which message, of the operation at which place.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Last {
+    pub(crate) token: Token,
+    pub(crate) at: u32,
+    pub(crate) came: Came,
+}
+
 /// See the module. A place is named by its number; places are used again.
 #[derive(Debug, Default)]
 pub(crate) struct Slab {
@@ -42,6 +59,8 @@ pub(crate) struct Slab {
     next_message: u64,
     /// Answers to operations that are over.
     pub(crate) late: Late,
+    /// What has come of [`Owed::Last`].
+    pub(crate) lasts: Vec<Last>,
     /// Places in use.
     pub(crate) used: usize,
 }
@@ -226,6 +245,14 @@ impl Slab {
             op.stamps[replica] = Some(stamp);
             return;
         }
+        if let Owed::Last(_) = op.owed[replica] {
+            let came = match completion {
+                Completion::Answer(_, Answer::Error(ErrorCode::TooLarge)) => Came::NotSent,
+                _ if is_taken(&completion) => Came::Taken,
+                _ => Came::Refused,
+            };
+            return self.lasts.push(Last { token, at, came });
+        }
         op.owed[replica] = Owed::Nothing;
         op.feed(replica, completion);
         self.make_ready(at);
@@ -338,6 +365,9 @@ impl Op {
                 }
             }
             Completion::NoAnswer(_, failure, why) => self.no_answer(replica, failure, why),
+            Completion::Expired(_) => {
+                self.no_answer(replica, SendFailure::Lost, "no answer in its time");
+            }
         }
     }
 }

@@ -101,7 +101,7 @@ impl<H: Host> Driver<H> {
     /// A deadline that passed while this process paused says nothing of those who were
     /// to answer: they may have answered, or have paused with it. They get a moment.
     #[cold]
-    fn excuse_pause(&mut self, op: &mut Op, now: u64) {
+    pub(crate) fn excuse_pause(&mut self, op: &mut Op, now: u64) {
         let since_ns = self.host.running_since_ns();
         if since_ns > op.begun_ns && inline::is_resuming(since_ns, now) {
             let until_ns = since_ns.saturating_add(RESUMING_NS);
@@ -119,6 +119,7 @@ impl<H: Host> Driver<H> {
         op.hash = self.topology.hash(&op.key);
         op.cohort = self.topology.cohort(op.hash);
         op.flush_floor = self.topology.flush_floor();
+        op.room_is_gone();
         op.owed = [Owed::Nothing; REPLICAS_MAX];
         op.stamps = [None; REPLICAS_MAX];
         op.too_large = 0;
@@ -625,7 +626,7 @@ impl<H: Host> Driver<H> {
     fn watch_installed(&mut self, op: &mut Op, replica: usize, now: u64) {
         let number = op.cohort.as_slice()[replica];
         match op.owed[replica] {
-            Owed::Room(_) => {}
+            Owed::Room(_) | Owed::Last(_) => {}
             Owed::Nothing => self.lacks(number, op.hash),
             _ => self.expect_late(op, replica, now),
         }
@@ -744,13 +745,23 @@ impl Op {
     /// The operation's time is over, and it is not decided: what still waits for room
     /// is not sent, and its machine knows that it was not.
     #[cold]
-    fn end_waiting(&mut self) {
+    pub(crate) fn end_waiting(&mut self) {
         for replica in 0..self.cohort.as_slice().len() {
             if let Owed::Room(_) = self.owed[replica] {
                 self.owed[replica] = Owed::Nothing;
                 let number = self.cohort.as_slice()[replica];
                 let why = format!("no room on the way to backend {number} in time");
                 self.no_answer(replica, SendFailure::NotSent, &why);
+            }
+        }
+    }
+
+    /// What waited for room on the way to a process that is no backend any more was not sent.
+    fn room_is_gone(&mut self) {
+        for replica in 0..REPLICAS_MAX {
+            if let Owed::Room(_) = self.owed[replica] {
+                self.owed[replica] = Owed::Nothing;
+                self.no_answer(replica, SendFailure::Moving, "");
             }
         }
     }

@@ -12,10 +12,12 @@
 //! lost: the next scan finds it. Lookups that two replicas answer alike, and mutations that
 //! three have taken, which is nearly all, do not come here.
 
-use crate::driver::Driver;
+use crate::driver::{Driver, wait_for_room};
 use crate::host::Host;
 use crate::late::Via;
 use crate::op::{Op, Owed};
+use crate::room::Way;
+use crate::slab::{Came, Last};
 use trefoil_client_core::mode::REPLICAS_MAX;
 use trefoil_layout::KeyHash;
 
@@ -135,7 +137,7 @@ impl<H: Host> Driver<H> {
                     self.expect_late(op, replica, now_ns);
                 }
                 // It is still to be sent.
-                Owed::Room(_) => {}
+                Owed::Room(_) | Owed::Last(_) => {}
                 Owed::Nothing | Owed::Connection | Owed::Topology => {
                     if op.machine.lacks(replica) {
                         self.lacks(number, op.hash);
@@ -148,6 +150,12 @@ impl<H: Host> Driver<H> {
     /// A stored mutation's answer is still to come: it comes to the table of those.
     #[inline]
     pub(crate) fn expect_late(&mut self, op: &mut Op, replica: usize, now_ns: u64) {
+        if let Owed::Near(token) = op.owed[replica]
+            && self.is_indirect(op.cohort.as_slice()[replica] as usize)
+        {
+            op.owed[replica] = Owed::Last(token);
+            return;
+        }
         let (token, via) = match std::mem::take(&mut op.owed[replica]) {
             Owed::Near(token) => (token, Via::Near),
             Owed::Far(token) => (token, Via::Far),
@@ -173,6 +181,9 @@ impl<H: Host> Driver<H> {
         for hash in self.slab.late.take_lost(number as u32, via) {
             self.lacks(number as u32, hash);
         }
+        if via == Via::Near {
+            self.lose_lasts(number);
+        }
     }
 
     /// Takes what was answered to operations that are over.
@@ -181,6 +192,59 @@ impl<H: Host> Driver<H> {
         while let Some((number, hash)) = self.slab.late.next_refused() {
             self.lacks(number, hash);
         }
+        while let Some(last) = self.slab.lasts.pop() {
+            self.take_last(last);
+        }
+    }
+
+    /// A third copy that another process was to hand on. One that it has refused is not given up:
+    /// it goes by a call.
+    #[cold]
+    fn take_last(&mut self, Last { token, at, came }: Last) {
+        let Some(op) = self.slab.get_mut(at) else {
+            return;
+        };
+        let owed = op.owed.iter().position(|owed| *owed == Owed::Last(token));
+        let Some(replica) = owed else {
+            return;
+        };
+        op.owed[replica] = Owed::Nothing;
+        let (number, hash) = (op.cohort.as_slice()[replica], op.hash);
+        let is_known = op.topology == self.topology_count;
+        let link = self.links.get_mut(number as usize).filter(|_| is_known);
+        match (came, link) {
+            (Came::Taken, _) => {}
+            (Came::NotSent, Some(link)) => {
+                // Where nobody can be called, that queue is given up.
+                let _ = link.far(&mut self.host, &self.topology);
+                let now_ns = self.host.monotonic_ns();
+                wait_for_room(link, Way::Far, at, op, replica, Owed::Nothing, now_ns);
+                return self.send_blocked(number as usize, Way::Far);
+            }
+            (Came::Refused, Some(_)) => self.lacks(number, hash),
+            (Came::Refused | Came::NotSent, None) => {
+                let hash = self.topology.hash(&op.key);
+                self.suspect(hash);
+            }
+        }
+        self.end_of_room(at);
+    }
+
+    /// Of what third copies came, which another process was to hand on, nobody will say.
+    #[cold]
+    fn lose_lasts(&mut self, number: usize) {
+        let mut lost = Vec::new();
+        for (at, op) in self.slab.all() {
+            for (of, owed) in op.cohort.as_slice().iter().zip(&op.owed) {
+                if let Owed::Last(token) = *owed
+                    && *of as usize == number
+                {
+                    let came = Came::Refused;
+                    lost.push(Last { token, at, came });
+                }
+            }
+        }
+        lost.into_iter().for_each(|last| self.take_last(last));
     }
 
     /// What backends have missed that are back.

@@ -6,7 +6,7 @@ use crate::host::{Event, Host, NotConnected};
 use crate::inline;
 use crate::late::Via;
 use crate::link::{IDLE_LOOK_NS, LEASE_LOOK_NS, Link, LinkStatus};
-use crate::op::{Machine, Op, Outcome, Owed, Owner};
+use crate::op::{Machine, Message, Op, Outcome, Owed, Owner};
 use crate::room::{Waiter, Way};
 use crate::topology::Topology;
 use crate::uses::ItemRead;
@@ -106,16 +106,21 @@ impl<H: Host> Driver<H> {
             let link = &mut self.links[number];
             let slab = &mut self.slab;
             let mut is_unreached = false;
+            let mut expired = 0;
             if link.far_expected().is_some_and(Port::is_ready)
                 && let Some(far) = &mut link.far
                 && let Ok(count) = far.poll(|completion| {
                     is_unreached |=
                         matches!(completion, Completion::NoAnswer(_, SendFailure::NotSent, _));
+                    expired += usize::from(matches!(completion, Completion::Expired(_)));
                     slab.complete(completion);
                 })
             {
-                if count > 0 {
-                    link.far_has_answered(count as u32, now);
+                if expired > 0 {
+                    link.far_has_expired(expired as u32);
+                }
+                if count > expired {
+                    link.far_has_answered((count - expired) as u32, now);
                 }
                 // Whosever call has ended, there may be room now.
                 if !link.room(Way::Far).is_empty() {
@@ -205,7 +210,7 @@ impl<H: Host> Driver<H> {
 
     /// Sends what found no room, in order, as far as it goes.
     #[cold]
-    fn send_blocked(&mut self, number: usize, way: Way) {
+    pub(crate) fn send_blocked(&mut self, number: usize, way: Way) {
         let under = self.topology.id();
         loop {
             self.end_held(number, way);
@@ -214,6 +219,10 @@ impl<H: Host> Driver<H> {
             };
             let (at, replica) = (waiter.at, waiter.replica());
             let is_wanted = self.waits_for_room_at(at, replica, number, way);
+            if is_wanted && way == Way::Far && self.is_overdue(at, replica) {
+                self.slab.make_ready(at);
+                continue;
+            }
             let link = &mut self.links[number];
             if !is_wanted {
                 link.room_mut(way).pop();
@@ -234,7 +243,12 @@ impl<H: Host> Driver<H> {
             let Some(op) = self.slab.get_mut(at) else {
                 continue;
             };
-            match port.send(token, under, &op.request(op.messages[replica])) {
+            let message = op.messages[replica];
+            let sent = match way {
+                Way::Near => port.send(token, under, &op.request(message)),
+                Way::Far => op.call(port, token, under, message),
+            };
+            match sent {
                 Ok(()) => {
                     let now = self.host.monotonic_ns();
                     link.owes(way, now);
@@ -261,6 +275,27 @@ impl<H: Host> Driver<H> {
                 },
             }
         }
+    }
+
+    /// Whether what waits for room here is a question to whose answer nobody would listen: it
+    /// waits no more.
+    fn is_overdue(&mut self, at: u32, replica: usize) -> bool {
+        let now = self.host.monotonic_ns();
+        let is_late = self.slab.get(at).is_some_and(|op| {
+            let is_question = !matches!(op.messages[replica], Message::Mutation { .. });
+            is_question && now >= op.limits.deadline_ns
+        });
+        if !is_late {
+            return false;
+        }
+        let mut op = self.slab.take(at);
+        self.excuse_pause(&mut op, now);
+        let is_overdue = now >= op.limits.deadline_ns;
+        if is_overdue {
+            op.end_waiting();
+        }
+        self.slab.put(at, op);
+        is_overdue
     }
 
     /// Whether the operation at this place still waits for room at this very
@@ -303,7 +338,7 @@ impl<H: Host> Driver<H> {
             let is_enough = is_decided || op.can_do_without(replica);
             if is_over || kept_len <= len_max && is_enough {
                 if !is_decided && op.lateness.is_due(way, now) {
-                    op.no_answer(replica, SendFailure::Lost, &why);
+                    op.no_answer(replica, SendFailure::Waits, &why);
                     self.slab.make_ready(at);
                 }
                 self.links[number].room_mut(way).push_back(waiter);
@@ -411,9 +446,9 @@ impl<H: Host> Driver<H> {
     }
 
     /// An operation that is over stays for its last message only.
-    fn end_of_room(&mut self, at: u32) {
+    pub(crate) fn end_of_room(&mut self, at: u32) {
         if self.slab.get(at).is_some_and(|op| {
-            op.outcome.is_some() && op.owner == Owner::Nobody && !op.waits_for_room()
+            op.outcome.is_some() && op.owner == Owner::Nobody && !op.keeps_its_place()
         }) {
             self.slab.release(at);
         }
@@ -660,7 +695,7 @@ impl<H: Host> Driver<H> {
         count(&mut self.counters, &outcome);
         self.slab.finish(at, &op);
         let is_over = op.owner == Owner::Nobody
-            && !op.waits_for_room()
+            && !op.keeps_its_place()
             && !mutants::is_on(Mutant::AbandonedKept);
         self.slab.put(at, op);
         if is_over {
@@ -725,10 +760,10 @@ impl<H: Host> Driver<H> {
     }
 
     /// The owner has been told: the operation's place is free, unless one of its
-    /// messages still waits for room.
+    /// messages still waits for room, or may have to be sent again.
     pub fn release(&mut self, at: u32) {
         if let Some(op) = self.slab.get_mut(at) {
-            if op.waits_for_room() && op.outcome.is_some() {
+            if op.keeps_its_place() && op.outcome.is_some() {
                 op.owner = Owner::Nobody;
             } else {
                 self.slab.release(at);

@@ -6,7 +6,7 @@
 //! | `GET /metrics` | 200, in the format that the scraper asks for |
 //! | `GET /livez` | 200, or 503 with the reason: it has to be started anew |
 //! | `GET /readyz` | 200, or 503 with the reason: not yet, or not any more |
-//! | `POST /drain` | begins to give everything away; then like `GET`. Only from this host |
+//! | `POST /drain` | begins to give everything away; then like `GET`. Only from this host, and only for some users of it |
 //! | `GET /drain` | 200 when nothing is left (with the reason if it was lost, not given away), 202 while something is, 409 before it was asked for |
 //!
 //! An answer other than metrics is one line of text. What there is nothing to
@@ -14,8 +14,9 @@
 //!
 //! **Who comes in.** Whoever reaches the port may look; names of keys are in
 //! none of the answers. Off loopback that has to be allowed by name ([`Reach`]).
-//! To drain is for this host alone, wherever the port is: for whoever may open
-//! a connection there, without a password. A POST that a browser or a proxy of
+//! To drain is for this host alone, wherever the port is: for the process's own
+//! user, root, and users who were named ([`Users`]), as the kernel says who has
+//! opened the connection. A POST that a browser or a proxy of
 //! this host passes on (`Origin`, `Forwarded`, `X-Forwarded-For`) is refused.
 //!
 //! **Threads.** One accepts, one answers each request, a few at a time. So a
@@ -42,3 +43,4 @@ pub use exposition::exposition;
 pub use process::{Drain, Process};
 pub use samples::{Kind, MetricInfo, Samples};
 pub use server::{Endpoint, EndpointError, Reach, Text};
+pub use trefoil_socket_owner::Users;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use trefoil_socket_owner::{Users, client_of, own_user};
 
 /// Longest request head read, in bytes.
 const HEAD_LEN_MAX: usize = 8 << 10;
@@ -96,10 +97,23 @@ impl Endpoint {
         reach: Reach,
         parts: Vec<Arc<dyn Process>>,
     ) -> Result<Endpoint, EndpointError> {
+        Endpoint::listen_for(address, reach, parts, Users::default())
+    }
+
+    /// Likewise, and these users may drain it.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn listen_for(
+        address: SocketAddr,
+        reach: Reach,
+        parts: Vec<Arc<dyn Process>>,
+        drainers: Users,
+    ) -> Result<Endpoint, EndpointError> {
         reach.check(address)?;
         let failed = |source| EndpointError::Listen { address, source };
         let listener = TcpListener::bind(address).map_err(failed)?;
-        Endpoint::serve(listener, parts)
+        Endpoint::serve_for(listener, parts, drainers)
     }
 
     /// Likewise, on a socket that was taken before.
@@ -110,7 +124,19 @@ impl Endpoint {
         listener: TcpListener,
         parts: Vec<Arc<dyn Process>>,
     ) -> Result<Endpoint, EndpointError> {
-        Endpoint::start(listener, Told::Parts(parts))
+        Endpoint::serve_for(listener, parts, Users::default())
+    }
+
+    /// Likewise, and these users may drain it.
+    ///
+    /// # Errors
+    /// The socket does not work.
+    pub fn serve_for(
+        listener: TcpListener,
+        parts: Vec<Arc<dyn Process>>,
+        drainers: Users,
+    ) -> Result<Endpoint, EndpointError> {
+        Endpoint::start(listener, Told::Parts(parts, drainers))
     }
 
     /// Serves only metrics, on a socket that was taken before.
@@ -196,7 +222,8 @@ fn begin(stream: TcpStream, visitors: &Arc<Visitors>, told: &Arc<Told>) -> io::R
 /// What there is to be told.
 enum Told {
     Text(Arc<Text>),
-    Parts(Vec<Arc<dyn Process>>),
+    /// And who may drain them.
+    Parts(Vec<Arc<dyn Process>>, Users),
 }
 
 /// Status, content type and body.
@@ -210,14 +237,14 @@ impl Told {
     fn parts(&self) -> &[Arc<dyn Process>] {
         match self {
             Told::Text(_) => &[],
-            Told::Parts(parts) => parts,
+            Told::Parts(parts, _) => parts,
         }
     }
 
     fn metrics(&self, accept: &str) -> Answer {
         let text = match self {
             Told::Text(text) => text(),
-            Told::Parts(parts) => {
+            Told::Parts(parts, _) => {
                 let mut samples = Samples::default();
                 let collected = parts.iter().try_for_each(|part| part.collect(&mut samples));
                 collected.and_then(|()| samples.text())
@@ -251,7 +278,32 @@ impl Told {
         states.iter().min_by_key(rank).cloned()
     }
 
-    fn drain(&self, begins: bool, is_local: bool) -> Answer {
+    /// Whether who asks at this connection may drain, or why not.
+    fn may_drain(&self, place: &Place) -> io::Result<Result<(), String>> {
+        if !place.is_local {
+            return Ok(Err(
+                "only this host may drain: ask from inside it".to_owned()
+            ));
+        }
+        let Told::Parts(_, drainers) = self else {
+            return Ok(Ok(()));
+        };
+        let (here, there) = (place.stream().local_addr()?, place.stream().peer_addr()?);
+        let asks = client_of(here, there);
+        // One that was reset meanwhile has left its port to others, who were found then.
+        place.stream().peer_addr()?;
+        Ok(match asks {
+            Ok(user) if drainers.let_in(user) => Ok(()),
+            Ok(user) => Err(format!(
+                "user {user} may not drain: it takes the process's own user ({}), root, or one \
+                 whom it was told of",
+                own_user()
+            )),
+            Err(error) => Err(format!("it is not known who asks: {error}")),
+        })
+    }
+
+    fn drain(&self, begins: Option<Result<(), String>>) -> Answer {
         if self.drained().is_none() {
             return (
                 "404 Not Found",
@@ -259,11 +311,10 @@ impl Told {
                 "there is nothing to drain here\n".to_owned(),
             );
         }
-        if begins && !is_local {
-            let why = "only this host may drain: ask from inside it\n";
-            return ("403 Forbidden", TEXT, why.to_owned());
+        if let Some(Err(why)) = begins {
+            return ("403 Forbidden", TEXT, format!("{why}\n"));
         }
-        if begins {
+        if begins.is_some() {
             tracing::info!("asked to drain, at the port for metrics");
             self.parts().iter().for_each(|part| part.drain());
         }
@@ -275,7 +326,7 @@ impl Told {
         }
     }
 
-    fn answer(&self, head: &[u8], is_local: bool) -> Answer {
+    fn answer(&self, head: &[u8], place: &Place) -> io::Result<Answer> {
         let mut words = head.split(|byte| *byte == b' ');
         let (method, path) = (words.next(), words.next().unwrap_or_default());
         // A query says nothing here.
@@ -288,27 +339,27 @@ impl Told {
             && let Some(name) = PASSED_ON.iter().find(passed_on)
         {
             let why = format!("a POST with the header {name} is not from this host\n");
-            return ("403 Forbidden", TEXT, why);
+            return Ok(("403 Forbidden", TEXT, why));
         }
-        match (method, path) {
+        Ok(match (method, path) {
             (Some(b"GET"), b"/metrics") => self.metrics(accept(head)),
             (Some(b"GET"), b"/livez") if has_parts => self.whether("alive", |part| part.live()),
             (Some(b"GET"), b"/readyz") if has_parts => self.whether("ready", |part| part.ready()),
-            (Some(b"GET"), b"/drain") => self.drain(false, is_local),
-            (Some(b"POST"), b"/drain") => self.drain(true, is_local),
+            (Some(b"GET"), b"/drain") => self.drain(None),
+            (Some(b"POST"), b"/drain") => self.drain(Some(self.may_drain(place)?)),
             (Some(b"GET"), _) => ("404 Not Found", TEXT, PATHS.to_owned()),
             _ => {
                 let why = "only GET is served here, and POST /drain\n";
                 ("405 Method Not Allowed", TEXT, why.to_owned())
             }
-        }
+        })
     }
 }
 
 fn serve(place: &Place, told: &Told) -> io::Result<()> {
     let head = read_head(place.stream())?;
     place.has_asked();
-    let (status, kind, body) = told.answer(&head, place.is_local);
+    let (status, kind, body) = told.answer(&head, place)?;
     let len = body.len();
     let answer = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len}\r\nConnection: close\r\n\r\n{body}"

@@ -19,7 +19,7 @@
 //! | `shm` with rings | done at once | rings | yes | the socket |
 //! | `shm` without | done at once | refused (`NoMessages`) | yes | none |
 //! | gRPC (in the client) | refused | calls | no | its client's bell |
-//! | `softnic` | scans, and reads of data: pending, matched by token; the engine votes and says in which epoch | refused (frames, later) | no | its socket |
+//! | `softnic` | scans, and reads of data: pending, matched by token; the engine votes and says in which epoch | frames, which it puts into rings; or refused | no | its socket |
 //! | `verbs` (later) | pending: data lands in registered buffers that the completion lends | sends | no | the completion channel |
 //!
 //! All judge buckets by [`trefoil_client_core::vote::index_vote`]. What knows that
@@ -135,6 +135,9 @@ pub enum Completion<'a> {
     Answer(Token, Answer<'a>),
     /// There will be no answer to a message, and why, for people.
     NoAnswer(Token, SendFailure, &'a str),
+    /// There will be no answer to a question of [`Port::ask`], whose time is over for a while:
+    /// nothing was heard.
+    Expired(Token),
 }
 
 impl Completion<'_> {
@@ -146,7 +149,8 @@ impl Completion<'_> {
             | Completion::Scan(token, ..)
             | Completion::Stamp(token, _)
             | Completion::Answer(token, _)
-            | Completion::NoAnswer(token, ..) => token,
+            | Completion::NoAnswer(token, ..)
+            | Completion::Expired(token) => token,
         }
     }
 }
@@ -242,6 +246,20 @@ pub trait Port {
         under: TopologyId,
         request: &Request<'_>,
     ) -> Result<(), SendError>;
+
+    /// The same with a question, whose answer nobody needs after `until_ns` on the monotonic
+    /// clock: its place on the way to a backend that does not answer is free by then, or
+    /// shortly after if this process stands still. An answer that comes later is delivered.
+    fn ask(
+        &mut self,
+        token: Token,
+        under: TopologyId,
+        request: &Request<'_>,
+        until_ns: u64,
+    ) -> Result<(), SendError> {
+        let _ = until_ns;
+        self.send(token, under, request)
+    }
 
     /// Reports items that were read, at most
     /// [`trefoil_layout::message::TOUCH_COUNT_MAX`]; lost without notice if there is no

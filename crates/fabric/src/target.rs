@@ -80,8 +80,10 @@ pub struct Lane {
 pub enum NoLane {
     /// The backend has no queue.
     NoQueue,
-    /// It takes nobody more, or not at present.
+    /// All places are taken: there is one when another client leaves.
     Full,
+    /// It takes nobody now, whoever leaves: it ends, or is held up, or lacks memory.
+    NotNow,
 }
 
 /// Where a service puts its answer. Private memory; the fabric sends it on.

@@ -16,6 +16,23 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct History(pub String);
 
+/// What histories of a relay by notifications begin with.
+const NOTIFIED: &str = "notify/";
+
+impl History {
+    /// That of a relay by notifications. Its positions of changes are counted from
+    /// the progress so far, and lie before the log's: one of the log is compared
+    /// with none of them.
+    pub fn notified(name: &str) -> Self {
+        History(format!("{NOTIFIED}{name}"))
+    }
+
+    /// Whether it is one.
+    pub fn is_notified(&self) -> bool {
+        self.0.starts_with(NOTIFIED)
+    }
+}
+
 impl fmt::Display for History {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)

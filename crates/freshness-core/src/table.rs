@@ -212,8 +212,15 @@ impl FreshTable {
         if token.position < self.slots[self.slot(hash)] {
             return Err(Refused::Changed);
         }
+        // By notifications, changes are told with positions that lie before the
+        // log's: what a value contains by the log would hide them.
+        let notified = self.history.is_notified();
         Ok(Stamp {
-            position: token.contains,
+            position: if notified {
+                token.position
+            } else {
+                token.contains
+            },
             filled: Some(now),
         })
     }
@@ -348,6 +355,19 @@ impl FreshTable {
                 position,
                 filled: None,
             }),
+        }
+    }
+
+    /// A change that the value which is kept is known to contain, by what the
+    /// change says of itself: the value's stamp from now on. Every earlier change
+    /// of the key has been told, so it contains those, too.
+    pub fn contained(&mut self, hash: u64, position: u64, kept: Stamp) -> Stamp {
+        if !self.following || position > self.progress {
+            self.changed(hash, position);
+        }
+        Stamp {
+            position: kept.position.max(position),
+            ..kept
         }
     }
 

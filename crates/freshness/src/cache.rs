@@ -366,3 +366,49 @@ impl<V: Send + Sync + 'static> Sink for CacheSink<V> {
         self.cache.position()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{GapReason, Scope};
+    use crate::position::History;
+    use std::convert::Infallible;
+
+    /// A load that somebody's position of the log stands behind, and a TRUNCATE that
+    /// is told with a lower one: that of the last heartbeat.
+    #[tokio::test]
+    async fn a_gap_by_notifications_takes_what_was_loaded_for_a_later_position() {
+        let cache = FreshCache::<u8>::new(CacheOptions::default());
+        let mut sink = cache.sink(|_, _| None);
+        let history = History::notified("started/session");
+        let place = |position| Place {
+            history: history.clone(),
+            position,
+        };
+        let progress = |position| Progress {
+            position,
+            as_of: None,
+        };
+        sink.begun(&place(100));
+        sink.progress(progress(100));
+        let key = Bytes::from_static(b"item/1");
+        let load = async || Ok::<u8, Infallible>(1);
+        let wait = Duration::ZERO;
+        let Ok(read) = cache.get_at_least(&key, 500, wait, load).await;
+        assert_eq!((*read, cache.get(&key).is_some()), (1, true));
+        // One that has begun before the gap is refused after it.
+        let other = Bytes::from_static(b"item/2");
+        let overtaken = async || {
+            sink.gap(&Gap {
+                from: 0,
+                to: place(101),
+                reason: GapReason::Truncated,
+                tables: vec!["public.item".into()],
+                scope: Scope::Prefixes(vec![Bytes::from_static(b"item/")]),
+            });
+            Ok::<u8, Infallible>(2)
+        };
+        let Ok(_) = cache.get_at_least(&other, 500, wait, overtaken).await;
+        assert!(cache.get(&key).is_none() && cache.get(&other).is_none());
+    }
+}

@@ -213,7 +213,10 @@ impl Sink for HubSink {
     fn gap(&mut self, gap: &Gap) {
         match gap.reason {
             // Before a stream: nobody goes on without being told.
-            GapReason::SlotNew | GapReason::SlotLost | GapReason::HistoryChanged => {
+            GapReason::SlotNew
+            | GapReason::SlotLost
+            | GapReason::HistoryChanged
+            | GapReason::Disconnected => {
                 self.hub.state().log.cut(gap.reason);
             }
             _ => self.hub.push(Event::Gap(gap.clone())),
@@ -423,7 +426,8 @@ impl State {
                 reason => reason,
             };
             match following {
-                true => self.overruns += 1,
+                // Otherwise it was as fast as anybody: the relay itself has missed something.
+                true => self.overruns += u64::from(reason == GapReason::Overrun),
                 false => self.forgotten += 1,
             }
             tell(Event::Gap(Gap {

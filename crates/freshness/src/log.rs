@@ -237,7 +237,8 @@ impl Log {
 fn changed(event: &Event) -> u64 {
     match event {
         Event::Invalidate { position, .. } | Event::Refresh { position, .. } => *position,
-        _ => 0,
+        Event::Gap(gap) => gap.to.position,
+        Event::Begun(_) | Event::Progress(_) => 0,
     }
 }
 
@@ -289,6 +290,7 @@ mod tests {
     fn positions(log: &Log, next: u64) -> Option<Vec<u64>> {
         let changes = log.from(next)?.filter_map(|event| match event {
             Event::Invalidate { position, .. } => Some(*position),
+            Event::Gap(gap) => Some(gap.to.position),
             _ => None,
         });
         Some(changes.collect())
@@ -381,6 +383,28 @@ mod tests {
         assert!(log.resume(&place(21)).is_some());
     }
 
+    fn gap(position: u64) -> Event {
+        Event::Gap(crate::event::Gap {
+            from: 0,
+            to: place(position),
+            reason: GapReason::Truncated,
+            tables: vec!["public.item".into()],
+            scope: crate::event::Scope::Prefixes(vec![Bytes::from_static(b"k")]),
+        })
+    }
+
+    /// A TRUNCATE is read before it is visible, like any change.
+    #[test]
+    fn a_gap_that_is_not_visible_yet_is_told_to_who_comes_from_before() {
+        let mut log = Log::new(1 << 20);
+        log.begun(&place(10));
+        for event in [gap(110), progress(95)] {
+            log.push(event);
+        }
+        let cursor = log.resume(&place(95)).expect("it is there");
+        assert_eq!(positions(&log, cursor.next), Some(vec![110]));
+    }
+
     proptest! {
         /// Whoever is let go on gets everything after its place, in order.
         #[test]
@@ -398,7 +422,10 @@ mod tests {
                     0..=2 => {
                         position += 1;
                         all.push(position);
-                        log.push(change(position));
+                        log.push(match step {
+                            0 => gap(position),
+                            _ => change(position),
+                        });
                     }
                     // Of what is visible.
                     _ => {
@@ -406,7 +433,7 @@ mod tests {
                         log.push(progress(visible));
                     }
                 }
-                prop_assert!(log.bytes() <= bytes.max(2 * EVENT_BYTES));
+                prop_assert!(log.bytes() <= bytes.max(2 * size(&gap(0))));
             }
             for cursor in [log.resume(&place(at)), log.newest()].into_iter().flatten() {
                 let told = positions(&log, cursor.next).expect("it was there just now");

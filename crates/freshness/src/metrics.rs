@@ -1,7 +1,10 @@
-//! A relay for Prometheus: [`METRICS`] lists every metric.
+//! A relay for Prometheus: [`METRICS`] lists every metric; [`SAMPLER_METRICS`] those of
+//! a [`Sampler`](crate::Sampler).
 
 use crate::hub::{Hub, HubStatus};
+use crate::notify::{NotifyStatus, NotifyWatch};
 use crate::relay::{RelayStatus, RelayWatch};
+use hdrhistogram::Histogram;
 use std::sync::Arc;
 use trefoil_endpoint::{MetricInfo, Process, Samples};
 
@@ -39,6 +42,11 @@ const ROWS: MetricInfo = MetricInfo::counter(
     &["mapped"],
     "Rows that changed, by whether their table has a --map",
 );
+const NOTIFICATIONS: MetricInfo = MetricInfo::counter(
+    "trefoil_relay_notifications",
+    NONE,
+    "With --notify: notifications of changes told",
+);
 const GAPS: MetricInfo = MetricInfo::counter(
     "trefoil_relay_gaps",
     NONE,
@@ -68,7 +76,7 @@ const LOG_MAX: MetricInfo = MetricInfo::gauge(
 );
 
 /// Every metric of a relay.
-pub const METRICS: [MetricInfo; 13] = [
+pub const METRICS: [MetricInfo; 14] = [
     BUILD,
     CONNECTED,
     POSITION,
@@ -76,6 +84,7 @@ pub const METRICS: [MetricInfo; 13] = [
     BEGUN,
     TRANSACTIONS,
     ROWS,
+    NOTIFICATIONS,
     GAPS,
     DELAY,
     SUBSCRIBERS,
@@ -84,30 +93,53 @@ pub const METRICS: [MetricInfo; 13] = [
     LOG_MAX,
 ];
 
+pub(crate) const COMPARISONS: MetricInfo = MetricInfo::counter(
+    "trefoil_sampler_comparisons",
+    &["name", "found"],
+    "Comparisons of what is kept with the database, by what they found: the same; nothing that is kept any more (gone); a row that changed meanwhile (changing); not told within the bound (late); a database that cannot be read (failed); something else, though everything had been told (stale), which is a broken promise",
+);
+pub(crate) const STALENESS: MetricInfo = MetricInfo::gauge(
+    "trefoil_sampler_staleness_seconds",
+    &["name", "quantile"],
+    "How old what is kept may have been whenever the sampler looked, since the start",
+);
+
+/// Every metric of a sampler.
+pub const SAMPLER_METRICS: [MetricInfo; 2] = [COMPARISONS, STALENESS];
+
 /// Quantiles that are told, with their names.
-const QUANTILES: [(&str, f64); 4] = [("0.5", 0.5), ("0.99", 0.99), ("0.999", 0.999), ("1", 1.0)];
+pub(crate) const QUANTILES: [(&str, f64); 4] =
+    [("0.5", 0.5), ("0.99", 0.99), ("0.999", 0.999), ("1", 1.0)];
+
+/// What follows the database.
+pub(crate) enum Followed {
+    Log(RelayWatch),
+    Notify(NotifyWatch),
+}
 
 /// A relay and its subscribers, as they tell of themselves.
 pub(crate) struct RelayProcess {
-    pub(crate) relay: RelayWatch,
-    pub(crate) hub: Hub,
+    followed: Followed,
+    hub: Hub,
 }
 
 impl RelayProcess {
-    pub(crate) fn shared(relay: RelayWatch, hub: Hub) -> Arc<dyn Process> {
-        Arc::new(RelayProcess { relay, hub })
+    pub(crate) fn shared(followed: Followed, hub: Hub) -> Arc<dyn Process> {
+        Arc::new(RelayProcess { followed, hub })
     }
 }
 
 impl Process for RelayProcess {
     fn collect(&self, samples: &mut Samples) -> std::fmt::Result {
         samples.put(&BUILD, &[env!("CARGO_PKG_VERSION")], 1.0);
-        of_relay(&self.relay.status(), samples);
-        let delays = self.relay.delays();
-        if !delays.is_empty() {
-            for (name, quantile) in QUANTILES {
-                let seconds = delays.value_at_quantile(quantile) as f64 / 1e6;
-                samples.put(&DELAY, &[name], seconds);
+        match &self.followed {
+            Followed::Log(relay) => {
+                of_relay(&relay.status(), samples);
+                of_delays(&relay.delays(), samples);
+            }
+            Followed::Notify(relay) => {
+                of_notify(&relay.status(), samples);
+                of_delays(&relay.delays(), samples);
             }
         }
         of_hub(&self.hub.status(), samples);
@@ -115,13 +147,42 @@ impl Process for RelayProcess {
     }
 
     fn ready(&self) -> Result<(), String> {
-        let status = self.relay.status();
-        match (status.connected, status.trouble) {
+        let (connected, trouble) = match &self.followed {
+            Followed::Log(relay) => {
+                let status = relay.status();
+                (status.connected, status.trouble)
+            }
+            Followed::Notify(relay) => {
+                let status = relay.status();
+                (status.connected, status.trouble)
+            }
+        };
+        match (connected, trouble) {
             (true, _) => Ok(()),
             (false, None) => Err("it does not follow the database yet".to_owned()),
             (false, Some(why)) => Err(format!("it does not follow the database: {why}")),
         }
     }
+}
+
+fn of_delays(delays: &Histogram<u64>, samples: &mut Samples) {
+    if delays.is_empty() {
+        return;
+    }
+    for (name, quantile) in QUANTILES {
+        let seconds = delays.value_at_quantile(quantile) as f64 / 1e6;
+        samples.put(&DELAY, &[name], seconds);
+    }
+}
+
+/// What the database acknowledges, transactions and rows have no meaning here.
+fn of_notify(status: &NotifyStatus, samples: &mut Samples) {
+    let mut put = |info, value: f64| samples.put(info, &[], value);
+    put(&CONNECTED, f64::from(u8::from(status.connected)));
+    put(&POSITION, status.position as f64);
+    put(&BEGUN, status.begun as f64);
+    put(&NOTIFICATIONS, status.notifications as f64);
+    put(&GAPS, status.gaps as f64);
 }
 
 fn of_relay(status: &RelayStatus, samples: &mut Samples) {

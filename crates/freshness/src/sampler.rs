@@ -6,13 +6,16 @@
 //! broken promise only if the database still has the same and the difference
 //! stays: the row may have changed in between.
 
+use crate::metrics::{COMPARISONS, QUANTILES, STALENESS};
 use bytes::Bytes;
 use hdrhistogram::Histogram;
 use std::fmt::Display;
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use trefoil_endpoint::Process;
 
 /// What is sampled: values that are kept, and the database behind them.
 pub trait Sampled: Send + 'static {
@@ -20,7 +23,7 @@ pub trait Sampled: Send + 'static {
     type Error: Display + Send;
 
     /// A key that is kept; different numbers give different ones.
-    fn pick(&mut self, number: u64) -> Option<Bytes>;
+    fn pick(&mut self, number: u64) -> impl Future<Output = Option<Bytes>> + Send;
 
     /// A fingerprint of the value that is kept; none if there is none any more.
     fn kept(&mut self, key: &Bytes) -> Option<u64>;
@@ -37,13 +40,17 @@ pub trait Sampled: Send + 'static {
     fn staleness(&mut self) -> Option<Duration>;
 }
 
+/// A read of the database may take so many bounds.
+const READS_MAX: u32 = 10;
+
 /// How to sample.
 #[derive(Clone, Copy, Debug)]
 pub struct SamplerOptions {
     /// Time between two samples.
     pub interval: Duration,
     /// How long a comparison waits for everything to have been told. What takes
-    /// longer is counted as late.
+    /// longer is counted as late. A read of the database may take ten times as long;
+    /// then it is counted as failed.
     pub bound: Duration,
 }
 
@@ -82,14 +89,8 @@ impl Samples {
         Duration::from_micros(self.ages.max())
     }
 
-    /// Counters and the ages' quantiles in Prometheus' text format. `name` says
-    /// which sampler it is. Alert on `trefoil_sampler_stale_total`: each is a broken
-    /// promise.
-    pub fn metrics(&self, name: &str) -> String {
-        let name = name.replace('\\', "\\\\").replace('"', "\\\"");
-        let name = name.replace('\n', "\\n");
-        let mut text = String::new();
-        for (what, count) in [
+    fn collect(&self, name: &str, page: &mut trefoil_endpoint::Samples) {
+        for (found, count) in [
             ("same", self.same),
             ("gone", self.gone),
             ("changing", self.changing),
@@ -97,22 +98,15 @@ impl Samples {
             ("failed", self.failed),
             ("stale", self.stale),
         ] {
-            let metric = format!("trefoil_sampler_{what}_total");
-            text.push_str(&format!("# TYPE {metric} counter\n"));
-            text.push_str(&format!("{metric}{{name=\"{name}\"}} {count}\n"));
+            page.put(&COMPARISONS, &[name, found], count as f64);
         }
-        text.push_str("# TYPE trefoil_sampler_staleness_seconds summary\n");
-        for quantile in [0.5, 0.99, 0.999, 1.0] {
-            let seconds = self.ages.value_at_quantile(quantile) as f64 / 1e6;
-            text.push_str(&format!(
-                "trefoil_sampler_staleness_seconds{{name=\"{name}\",quantile=\"{quantile}\"}} {seconds}\n"
-            ));
+        if self.ages.is_empty() {
+            return;
         }
-        text.push_str(&format!(
-            "trefoil_sampler_staleness_seconds_count{{name=\"{name}\"}} {}\n",
-            self.ages.len()
-        ));
-        text
+        for (quantile, value) in QUANTILES {
+            let seconds = self.ages.value_at_quantile(value) as f64 / 1e6;
+            page.put(&STALENESS, &[name, quantile], seconds);
+        }
     }
 }
 
@@ -146,6 +140,30 @@ impl Sampler {
     pub fn samples(&self) -> Samples {
         locked(&self.samples).clone()
     }
+
+    /// What it tells at a port for metrics ([`SAMPLER_METRICS`](crate::SAMPLER_METRICS)).
+    /// `name` says which sampler it is: the corpus, for example. It does not keep the
+    /// sampler.
+    pub fn process(&self, name: &str) -> Arc<dyn Process> {
+        Arc::new(SamplerProcess {
+            name: name.into(),
+            samples: Arc::downgrade(&self.samples),
+        })
+    }
+}
+
+struct SamplerProcess {
+    name: String,
+    samples: Weak<Mutex<Samples>>,
+}
+
+impl Process for SamplerProcess {
+    fn collect(&self, page: &mut trefoil_endpoint::Samples) -> std::fmt::Result {
+        if let Some(samples) = self.samples.upgrade() {
+            locked(&samples).collect(&self.name, page);
+        }
+        Ok(())
+    }
 }
 
 impl Drop for Sampler {
@@ -166,6 +184,8 @@ enum Found {
     Changing,
     Late,
     Stale,
+    /// The database has not answered.
+    Silent,
 }
 
 async fn work(options: SamplerOptions, mut sampled: impl Sampled, samples: Arc<Mutex<Samples>>) {
@@ -178,7 +198,7 @@ async fn work(options: SamplerOptions, mut sampled: impl Sampled, samples: Arc<M
         }
         // Steps of a number without divisors in common with small ones.
         number = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let Some(key) = sampled.pick(number >> 16) else {
+        let Some(key) = sampled.pick(number >> 16).await else {
             continue;
         };
         let found = compare(&mut sampled, &key, options.bound).await;
@@ -188,6 +208,10 @@ async fn work(options: SamplerOptions, mut sampled: impl Sampled, samples: Arc<M
             Ok(Found::Gone) => samples.gone += 1,
             Ok(Found::Changing) => samples.changing += 1,
             Ok(Found::Late) => samples.late += 1,
+            Ok(Found::Silent) => {
+                samples.failed += 1;
+                tracing::warn!("the database cannot be sampled: it does not answer");
+            }
             Ok(Found::Stale) => {
                 samples.stale += 1;
                 tracing::error!(
@@ -209,7 +233,11 @@ async fn compare<S: Sampled>(
     bound: Duration,
 ) -> Result<Found, S::Error> {
     let mut begun = Instant::now();
-    let mut before = sampled.stored(key).await?;
+    let patience = bound.saturating_mul(READS_MAX);
+    let Ok(before) = timeout(patience, sampled.stored(key)).await else {
+        return Ok(Found::Silent);
+    };
+    let mut before = before?;
     // A difference counts if it is found twice: the value may have changed and
     // changed back.
     for round in 0..2 {
@@ -220,7 +248,10 @@ async fn compare<S: Sampled>(
             return Ok(Found::Gone);
         };
         let looked = Instant::now();
-        let after = sampled.stored(key).await?;
+        let Ok(after) = timeout(patience, sampled.stored(key)).await else {
+            return Ok(Found::Silent);
+        };
+        let after = after?;
         if before == Some(kept) || after == Some(kept) {
             return Ok(Found::Same);
         }
@@ -255,6 +286,9 @@ mod tests {
     use super::*;
     use std::collections::VecDeque;
 
+    /// In place of a value: no answer.
+    const HANGS: u64 = u64::MAX;
+
     /// A store that answers from a list.
     struct Script {
         stored: VecDeque<Option<u64>>,
@@ -265,7 +299,7 @@ mod tests {
     impl Sampled for Script {
         type Error = String;
 
-        fn pick(&mut self, _: u64) -> Option<Bytes> {
+        async fn pick(&mut self, _: u64) -> Option<Bytes> {
             Some(Bytes::from_static(b"k"))
         }
 
@@ -276,7 +310,10 @@ mod tests {
         }
 
         async fn stored(&mut self, _: &Bytes) -> Result<Option<u64>, String> {
-            self.stored.pop_front().ok_or_else(|| "no database".into())
+            match self.stored.pop_front() {
+                Some(Some(HANGS)) => std::future::pending().await,
+                stored => stored.ok_or_else(|| "no database".into()),
+            }
         }
 
         fn staleness(&mut self) -> Option<Duration> {
@@ -303,17 +340,29 @@ mod tests {
             stale: 1,
             ages: crate::relay::delays(),
         };
+        let page = |samples: &Samples| {
+            let mut page = trefoil_endpoint::Samples::default();
+            samples.collect("books", &mut page);
+            page.text().expect("a page")
+        };
+        let text = page(&samples);
+        let stale = "trefoil_sampler_comparisons_total{name=\"books\",found=\"stale\"} 1.0\n";
+        assert!(text.contains(stale), "{text}");
+        // Not zero where nothing is known.
+        assert!(
+            !text.contains("trefoil_sampler_staleness_seconds"),
+            "{text}"
+        );
         samples.ages.saturating_record(2_000);
-        let page = samples.metrics("a\"b");
-        assert!(page.contains("\ntrefoil_sampler_stale_total{name=\"a\\\"b\"} 1\n"));
-        let age = "trefoil_sampler_staleness_seconds{name=\"a\\\"b\",quantile=\"0.5\"} 0.00";
-        assert!(page.contains(age), "{page}");
+        let text = page(&samples);
+        let age = "trefoil_sampler_staleness_seconds{name=\"books\",quantile=\"0.5\"} 0.002";
+        assert!(text.contains(age), "{text}");
     }
 
     #[tokio::test]
     async fn verdicts() {
         let fresh = Some(Duration::ZERO);
-        let cases: [Case<'_>; 9] = [
+        let cases: [Case<'_>; 11] = [
             (&[Some(1), Some(1)], &[Some(1)], fresh, Ok(Found::Same)),
             (&[Some(1), Some(2)], &[Some(2)], fresh, Ok(Found::Same)),
             (&[Some(1), Some(3)], &[Some(2)], fresh, Ok(Found::Changing)),
@@ -338,6 +387,13 @@ mod tests {
                 Ok(Found::Stale),
             ),
             (&[Some(1)], &[], None, Ok(Found::Late)),
+            (&[Some(HANGS)], &[], fresh, Ok(Found::Silent)),
+            (
+                &[Some(1), Some(HANGS)],
+                &[Some(2)],
+                fresh,
+                Ok(Found::Silent),
+            ),
             (&[], &[], fresh, Err("no database".into())),
         ];
         for (stored, kept, staleness, expected) in cases {

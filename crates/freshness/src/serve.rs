@@ -1,9 +1,10 @@
 //! A relay as a server of its own: follows a database, serves subscribers.
 
 use crate::database::DatabaseError;
-use crate::hub::{Hub, HubOptions, HubStatus};
-use crate::metrics::RelayProcess;
-use crate::relay::{Relay, RelayOptions, RelayStatus};
+use crate::hub::{Hub, HubOptions};
+use crate::metrics::{Followed, RelayProcess};
+use crate::notify::{NotifyError, NotifyOptions, NotifyRelay};
+use crate::relay::{Relay, RelayOptions};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -21,6 +22,9 @@ pub enum ServeError {
     /// The database is not there, or not as it has to be.
     #[error(transparent)]
     Database(#[from] DatabaseError),
+    /// Likewise, where it notifies.
+    #[error(transparent)]
+    Notify(#[from] NotifyError),
     /// The listening socket does not work.
     #[error("the relay's address: {0}")]
     Listen(#[from] io::Error),
@@ -48,10 +52,38 @@ pub struct RelayAccess {
     pub corpus: String,
 }
 
+/// By what a relay hears of a database's changes.
+#[derive(Clone, Debug)]
+pub enum RelaySource {
+    /// The database's log, by logical replication.
+    Log(RelayOptions),
+    /// Notifications that triggers send, where that is not to be had.
+    Notify(NotifyOptions),
+}
+
+impl From<RelayOptions> for RelaySource {
+    fn from(options: RelayOptions) -> Self {
+        RelaySource::Log(options)
+    }
+}
+
+impl From<NotifyOptions> for RelaySource {
+    fn from(options: NotifyOptions) -> Self {
+        RelaySource::Notify(options)
+    }
+}
+
+/// What follows the database.
+#[derive(Debug)]
+enum Following {
+    Log(Relay),
+    Notify(NotifyRelay),
+}
+
 /// A relay that serves subscribers.
 #[derive(Debug)]
 pub struct RelayServer {
-    relay: Relay,
+    following: Following,
     hub: Hub,
     address: SocketAddr,
     server: JoinHandle<Result<(), tonic::transport::Error>>,
@@ -64,11 +96,11 @@ impl RelayServer {
     /// # Errors
     /// The database is not there or not set up, or the socket does not work.
     pub async fn start(
-        options: RelayOptions,
+        source: impl Into<RelaySource>,
         hub: HubOptions,
         listener: TcpListener,
     ) -> Result<Self, ServeError> {
-        RelayServer::start_with(options, hub, listener, RelayAccess::default()).await
+        RelayServer::start_with(source, hub, listener, RelayAccess::default()).await
     }
 
     /// Likewise, with what protects it.
@@ -76,7 +108,7 @@ impl RelayServer {
     /// # Errors
     /// The same, and an address off the host that nothing protects.
     pub async fn start_with(
-        options: RelayOptions,
+        source: impl Into<RelaySource>,
         hub: HubOptions,
         listener: TcpListener,
         access: RelayAccess,
@@ -86,7 +118,12 @@ impl RelayServer {
         access.security.check_listen(address)?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let hub = Hub::new(hub);
-        let relay = Relay::start(options, hub.sink()).await?;
+        let following = match source.into() {
+            RelaySource::Log(options) => Following::Log(Relay::start(options, hub.sink()).await?),
+            RelaySource::Notify(options) => {
+                Following::Notify(NotifyRelay::start(options, hub.sink()).await?)
+            }
+        };
         let (stop, mut stopped) = watch::channel(false);
         let incoming = access.security.incoming(listener);
         let judge = move |request: tonic::Request<()>| {
@@ -107,7 +144,7 @@ impl RelayServer {
             server.serve_with_incoming_shutdown(incoming, stopped).await
         });
         Ok(RelayServer {
-            relay,
+            following,
             hub,
             address,
             server,
@@ -120,14 +157,13 @@ impl RelayServer {
         self.address
     }
 
-    /// How it and its subscribers are.
-    pub fn status(&self) -> (RelayStatus, HubStatus) {
-        (self.relay.status(), self.hub.status())
-    }
-
     /// What it tells at a port for metrics.
     pub fn process(&self) -> Arc<dyn Process> {
-        RelayProcess::shared(self.relay.look(), self.hub.clone())
+        let followed = match &self.following {
+            Following::Log(relay) => Followed::Log(relay.look()),
+            Following::Notify(relay) => Followed::Notify(relay.look()),
+        };
+        RelayProcess::shared(followed, self.hub.clone())
     }
 
     /// Returns when it cannot go on.
@@ -135,8 +171,14 @@ impl RelayServer {
     /// # Errors
     /// Why.
     pub async fn ended(&mut self) -> Result<(), ServeError> {
+        let following = async {
+            match &mut self.following {
+                Following::Log(relay) => relay.ended().await.map_err(ServeError::from),
+                Following::Notify(relay) => relay.ended().await.map_err(ServeError::from),
+            }
+        };
         tokio::select! {
-            ended = self.relay.ended() => Ok(ended?),
+            ended = following => ended,
             ended = &mut self.server => match ended {
                 Ok(Ok(())) => Ok(()),
                 Ok(Err(error)) => Err(ServeError::Server(error.to_string())),
@@ -151,7 +193,14 @@ impl RelayServer {
     /// # Errors
     /// It had ended before.
     pub async fn stop(self) -> Result<(), ServeError> {
-        let stopped = self.relay.stop().await;
+        let stopped = match self.following {
+            Following::Log(relay) => relay.stop().await,
+            // The database keeps nothing for it.
+            Following::Notify(relay) => {
+                drop(relay);
+                Ok(())
+            }
+        };
         self.stop.send_replace(true);
         // Streams of subscribers have no end of their own.
         self.server.abort();

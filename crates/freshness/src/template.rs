@@ -111,7 +111,8 @@ impl KeyTemplate {
     }
 
     /// The key as an SQL expression over a row variable of a trigger; NULL if
-    /// a column is. Values are in the text form that the stream would have.
+    /// a column is. Values are in the text form that the stream has where the server
+    /// sets nothing else, if the settings are those of [`notify_sql`](crate::notify_sql).
     pub(crate) fn sql(&self, row: &str) -> String {
         let column = |name: &str| format!("{row}.{}", quote_name(name));
         let nulls: Vec<String> = self
@@ -123,7 +124,7 @@ impl KeyTemplate {
             .iter()
             .map(|part| match part {
                 Part::Literal(text) => quote_literal(text),
-                Part::Column(name) => format!("format('%s', {})", column(name)),
+                Part::Column(name) => format!("pg_catalog.format('%s', {})", column(name)),
             })
             .collect();
         let (nulls, parts) = (nulls.join(" OR "), parts.join(" || "));
@@ -180,7 +181,7 @@ mod tests {
     fn sql_is_quoted() {
         let template: KeyTemplate = "o'x/{a\"b}".parse().expect("a template");
         let sql = "CASE WHEN NEW.\"a\"\"b\" IS NULL THEN NULL \
-                   ELSE 'o''x/' || format('%s', NEW.\"a\"\"b\") END";
+                   ELSE 'o''x/' || pg_catalog.format('%s', NEW.\"a\"\"b\") END";
         assert_eq!(template.sql("NEW"), sql);
         assert_eq!(quote_literal("a\\b"), " E'a\\\\b'");
     }

@@ -196,7 +196,7 @@ struct Compared {
 impl Sampled for Compared {
     type Error = tokio_postgres::Error;
 
-    fn pick(&mut self, number: u64) -> Option<Bytes> {
+    async fn pick(&mut self, number: u64) -> Option<Bytes> {
         self.cache.any_key(number as usize)
     }
 

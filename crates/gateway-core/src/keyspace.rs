@@ -395,23 +395,29 @@ pub trait Keyspace {
     /// Stores an item, whatever is there.
     fn set(&mut self, key: &[u8], item: &NewItem<'_>) -> Result<Version, Halt>;
 
+    /// The same for who has no use for its version. Then a keyspace may acknowledge it before it
+    /// is executed, when no read that begins later misses it.
+    fn put(&mut self, key: &[u8], item: &NewItem<'_>) -> Result<(), Halt> {
+        self.set(key, item).map(drop)
+    }
+
     /// Reads, decides and stores, atomically. Does not count as a use of the
     /// item unless it stores. `decide` is called at least once if there is a
     /// result, and last over the item that the result came from.
     fn update(&mut self, key: &[u8], decide: &mut Decide<'_>) -> Result<Updated, Halt>;
 
-    /// Stores items under different keys, whatever is there, at the same time where
+    /// Stores items under different keys like [`Keyspace::put`], at the same time where
     /// the keyspace can. `each` is called once for every item, in order, when all have
     /// results; the request asks for nothing else then.
     #[allow(clippy::type_complexity, reason = "as in `get_many`")]
     fn set_many(
         &mut self,
         items: &[(&[u8], NewItem<'_>)],
-        each: &mut dyn FnMut(usize, Result<Version, Fault>),
+        each: &mut dyn FnMut(usize, Result<(), Fault>),
     ) -> Result<(), Pending> {
         self.ready_for(&mut items.iter().map(|(key, _)| *key))?;
         for (index, (key, item)) in items.iter().enumerate() {
-            let stored = self.set(key, item).ready()?;
+            let stored = self.put(key, item).ready()?;
             each(index, stored);
         }
         Ok(())

@@ -354,7 +354,7 @@ fn idle_connections_end_where_that_is_wanted() {
     let begin = Instant::now();
     while gateway.connection_count() == 3 {
         assert_eq!(busy.ask("get k"), "none");
-        assert!(begin.elapsed() < Duration::from_secs(10));
+        assert!(begin.elapsed() < Duration::from_secs(60));
         std::thread::sleep(Duration::from_millis(20));
     }
     assert!(begin.elapsed() >= Duration::from_millis(350));

@@ -135,13 +135,14 @@ pub enum Status {
     NoSuchBackend = 3,
     /// The client's user is not allowed here.
     NotAllowed = 4,
-    /// The server could not prepare what was asked for.
+    /// The server could not prepare what was asked for, or its queue takes nobody now: it ends,
+    /// say.
     Unavailable = 5,
     /// The backend has a queue: its memory is for those who look at the marks.
     MarksNeeded = 6,
     /// The backend has no queue.
     NoQueue = 7,
-    /// The queue has as many clients as it takes, or ends.
+    /// The queue has as many clients as it takes.
     NoLane = 8,
 }
 

@@ -1,6 +1,7 @@
 //! Callers: they go by a map, follow a redirect, and try again; and what the
 //! servers do with their requests.
 
+use crate::many::Ends;
 use crate::profile::{FREEZE, PEACE};
 use crate::server::{Server, Stored};
 use crate::truth::Broken;
@@ -17,6 +18,8 @@ const PATIENCE: Duration = Duration::from_millis(2_500);
 /// Nobody waits longer for a server that can be reached through another one: until that is
 /// tried (eight times 80 ms), and for what is said then.
 const HELD: Duration = Duration::from_millis(1_500);
+/// How long it takes until nothing is left of that a server stood still, or a map came.
+const AFTERWARDS: Duration = Duration::from_millis(500);
 const ANSWER: Duration = Duration::from_millis(300);
 /// From then on maps are stable.
 const STABLE: Duration = FREEZE.saturating_add(Duration::from_millis(400));
@@ -79,9 +82,20 @@ impl Caller {
 }
 
 impl World<'_> {
+    /// Whether maps are stable. One who has just been elected waits for a whole lease, so
+    /// that they may not be before the last death.
     fn stable(&self, since: Duration) -> bool {
         let longer = self.profile.longer;
-        since >= longer + STABLE && self.now < longer + PEACE
+        !self.profile.elections
+            && since >= longer + STABLE
+            && self.now < longer + PEACE
+            && self.last_death.is_none()
+    }
+
+    /// Whether there is little to find any more: the trouble is over, and not much is asked
+    /// of what it has left behind.
+    fn is_quiet(&self) -> bool {
+        self.calm && self.ends == Ends::Early
     }
 
     /// A caller begins something.
@@ -90,6 +104,11 @@ impl World<'_> {
             return;
         }
         self.callers[at].since = self.now;
+        if self.profile.crowd && self.filled < self.truth.keys.len() {
+            self.filled += 1;
+            self.attempt(at, self.filled - 1, Kind::Put);
+            return;
+        }
         let key = self.rng.below(self.truth.keys.len());
         let kind = match self.rng.below(16) {
             0..7 => Kind::Put,
@@ -157,7 +176,12 @@ impl World<'_> {
     fn pause(&mut self, caller: usize) {
         self.callers[caller].waits = None;
         // Bursts, and quiet in between.
-        let next = if self.rng.chance(600) {
+        let next = if self.profile.crowd {
+            match self.filled < self.truth.keys.len() {
+                true => self.rng.micros(100, 1_000),
+                false => self.rng.micros(20_000, 300_000),
+            }
+        } else if self.rng.chance(600) && !self.is_quiet() {
             self.rng.micros(500, 6_000)
         } else {
             self.rng.micros(60_000, 400_000)
@@ -248,6 +272,7 @@ impl World<'_> {
     }
 
     fn check_held(&self, number: usize) -> Result<(), Broken> {
+        self.check_not_concerned(number)?;
         let attempt = &self.attempts[number];
         let since = self.callers[attempt.caller].since;
         let held = self.profile.cuts && !self.calm && since >= self.disturbed_until;
@@ -257,6 +282,44 @@ impl World<'_> {
             return Err((Property::Held, message));
         }
         Ok(())
+    }
+
+    /// Where servers stand still: a request has an answer if those that have its key do not
+    /// and have not for a while, by a map that is not new.
+    fn check_not_concerned(&self, number: usize) -> Result<(), Broken> {
+        let attempt = &self.attempts[number];
+        let point = self.truth.keys[attempt.key].point;
+        let Some(view) = self
+            .coordination
+            .view
+            .as_ref()
+            .filter(|_| self.profile.hangs)
+        else {
+            return Ok(());
+        };
+        let servers = &view.assignment.slice_of(point).servers;
+        let since = attempt.sent.saturating_sub(AFTERWARDS);
+        let stands_still = |server: &Server| server.paused || server.resumed_at > since;
+        let is_well = |id: &ServerId| {
+            let server = &self.servers[id.0 as usize - 1];
+            server.is_up() && !stands_still(server)
+        };
+        // What a map has changed was done before anybody stood still.
+        let settled = self.told_at + AFTERWARDS;
+        let is_settled = |server: &Server| !stands_still(server) || settled <= server.paused_at;
+        let asked = &self.servers[attempt.server];
+        let is_concerned = servers.first() != Some(&asked.id)
+            || asked.token(point).is_none()
+            || settled > attempt.sent
+            || !servers.iter().all(is_well)
+            || !self.servers.iter().all(is_settled);
+        if is_concerned {
+            return Ok(());
+        }
+        let message = format!(
+            "request {number} has no answer, and all is well with {servers:?}: {attempt:?}"
+        );
+        Err((Property::Held, message))
     }
 
     /// Its caller has gone, which drops the call.

@@ -1,6 +1,7 @@
 //! Who is alive and what the assignment is: leases, the real store, and the
 //! real assigner or maps drawn at random.
 
+use crate::ledger::Ledger;
 use crate::profile::{Profile, SMALL};
 use crate::rng::Rng;
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,7 +35,7 @@ impl View {
     }
 }
 
-const CAPACITY: Capacity = Capacity {
+pub(crate) const CAPACITY: Capacity = Capacity {
     cpu: 1.0,
     bytes: 1 << 30,
 };
@@ -71,7 +72,6 @@ pub(crate) struct Coordination {
     nobody_remembers: bool,
     /// Members when the store forgot everything.
     former: BTreeSet<ServerId>,
-    views: u64,
     pub(crate) recoveries: u64,
     /// How often everything was dealt anew, for nobody remembered anything.
     pub(crate) new_deals: u64,
@@ -91,7 +91,7 @@ pub(crate) struct Coordination {
     pub(crate) view: Option<Arc<View>>,
 }
 
-fn config(replicas: usize, freeze: Freeze) -> BalanceConfig {
+pub(crate) fn config(replicas: usize, freeze: Freeze) -> BalanceConfig {
     BalanceConfig {
         freeze,
         replicas_min: replicas,
@@ -103,6 +103,13 @@ fn config(replicas: usize, freeze: Freeze) -> BalanceConfig {
         merge_from: 2,
         split_until: 6,
         ..BalanceConfig::default()
+    }
+}
+
+/// Has an assigner move what `freeze` leaves it, by the thresholds that it has.
+pub(crate) fn configure(assigner: &mut Assigner, replicas: usize, freeze: Freeze) {
+    if assigner.configure(config(replicas, freeze)).is_err() {
+        unreachable!("the same thresholds");
     }
 }
 
@@ -140,7 +147,6 @@ impl Coordination {
             forgotten: None,
             nobody_remembers: false,
             former: BTreeSet::new(),
-            views: 0,
             recoveries: 0,
             new_deals: 0,
             first,
@@ -188,13 +194,7 @@ impl Coordination {
 
     /// From now on only dead servers' slices move.
     pub(crate) fn freeze(&mut self) {
-        if self
-            .assigner
-            .configure(config(self.replicas, Freeze::OnlyDead))
-            .is_err()
-        {
-            unreachable!("the same thresholds");
-        }
+        configure(&mut self.assigner, self.replicas, Freeze::OnlyDead);
     }
 
     /// Renews a lease. The server says what map it goes by, with the members
@@ -375,7 +375,7 @@ impl Coordination {
             let dealt_anew = self.forgotten.take().is_some() && self.nobody_remembers;
             self.new_deals += u64::from(dealt_anew);
         }
-        self.refresh(now);
+        self.refresh();
         expired
     }
 
@@ -383,72 +383,59 @@ impl Coordination {
         Some(self.store.request(now, request))
     }
 
-    fn refresh(&mut self, now: Duration) {
-        let Some(version) = self.store.version() else {
-            return;
+    fn refresh(&mut self) {
+        let members = self.members.iter();
+        let members = members.map(|(&id, &(_, state))| (id, state)).collect();
+        show(&mut self.view, self.store.current(), &members);
+    }
+
+    /// Shows what two assigners have put in force by themselves.
+    pub(crate) fn follow(&mut self, ledger: &Ledger) {
+        show(&mut self.view, ledger.store.current(), &ledger.roll);
+    }
+
+    /// What all servers say of their load, at random.
+    pub(crate) fn reports(&mut self, rng: &mut Rng) -> Vec<ServerReport> {
+        let Some(view) = self.view.clone() else {
+            return Vec::new();
         };
-        let known = self.view.clone();
-        let number = self.views + 1;
-        let known = known.as_ref();
-        let same_map = known.is_some_and(|view| view.assignment.version() == version);
-        let alive: BTreeSet<ServerId> = self.members.keys().copied().collect();
-        let draining = self.members.iter();
-        let draining: BTreeSet<ServerId> = draining
-            .filter(|(_, (_, state))| *state == MemberState::Draining)
-            .map(|(&server, _)| server)
-            .collect();
-        let same = |view: &Arc<View>| view.alive == alive && view.draining == draining;
-        if same_map && known.is_some_and(same) {
-            return;
-        }
-        let assignment = match known.filter(|_| same_map) {
-            Some(view) => Arc::clone(&view.assignment),
-            None => match self.ask(now, Request::Load) {
-                Some(Ok(Reply::Loaded(Some(assignment)))) => Arc::new(assignment),
-                other => panic!("{other:?}"),
-            },
+        let report = |&server: &ServerId| {
+            let served = view.assignment.slices().iter();
+            let served = served.filter(|assigned| assigned.servers.contains(&server));
+            // What has little memory is idle, so that it is given ever more.
+            let idle = self.stays && server.0 <= SMALL as u64;
+            let slices = served.map(|assigned| SliceLoad {
+                slice: assigned.slice,
+                load: Load {
+                    cpu_shared: match rng.below(100) {
+                        _ if idle => 0.0,
+                        load => load as f64 / 200.0,
+                    },
+                    ..Load::default()
+                },
+            });
+            self.reports += 1;
+            ServerReport {
+                server,
+                sequence: self.reports,
+                version: view.assignment.version(),
+                slices: slices.collect(),
+                hot_keys: Vec::new(),
+                unstored: self
+                    .unstored
+                    .get(&server)
+                    .into_iter()
+                    .flatten()
+                    .map(|&(server, point)| Unstored { point, server })
+                    .collect(),
+            }
         };
-        self.views = number;
-        self.view = Some(Arc::new(View {
-            number,
-            assignment,
-            alive,
-            draining,
-        }));
+        view.alive.iter().map(report).collect()
     }
 
     fn step_balanced(&mut self, now: Duration, rng: &mut Rng, calm: bool) {
-        if let Some(view) = self.view.clone().filter(|_| !calm && rng.chance(600)) {
-            for &server in &view.alive {
-                let served = view.assignment.slices().iter();
-                let served = served.filter(|assigned| assigned.servers.contains(&server));
-                // What has little memory is idle, so that it is given ever more.
-                let idle = self.stays && server.0 <= SMALL as u64;
-                let slices = served.map(|assigned| SliceLoad {
-                    slice: assigned.slice,
-                    load: Load {
-                        cpu_shared: match rng.below(100) {
-                            _ if idle => 0.0,
-                            load => load as f64 / 200.0,
-                        },
-                        ..Load::default()
-                    },
-                });
-                self.reports += 1;
-                let report = ServerReport {
-                    server,
-                    sequence: self.reports,
-                    version: view.assignment.version(),
-                    slices: slices.collect(),
-                    hot_keys: Vec::new(),
-                    unstored: self
-                        .unstored
-                        .get(&server)
-                        .into_iter()
-                        .flatten()
-                        .map(|&(server, point)| Unstored { point, server })
-                        .collect(),
-                };
+        if self.view.is_some() && !calm && rng.chance(600) {
+            for report in self.reports(rng) {
                 self.assigner.hear(now, report);
             }
         }
@@ -528,6 +515,38 @@ impl Coordination {
             }
         }
     }
+}
+
+/// Shows what is in force, if it is not what was shown last.
+fn show(
+    shown: &mut Option<Arc<View>>,
+    current: Option<&Assignment>,
+    members: &BTreeMap<ServerId, MemberState>,
+) {
+    let Some(current) = current else {
+        return;
+    };
+    let alive: BTreeSet<ServerId> = members.keys().copied().collect();
+    let draining = members.iter();
+    let draining: BTreeSet<ServerId> = draining
+        .filter(|(_, state)| **state == MemberState::Draining)
+        .map(|(&server, _)| server)
+        .collect();
+    let known = shown.as_ref();
+    let is_map = |view: &&Arc<View>| view.assignment.version() == current.version();
+    let same_map = known.filter(is_map);
+    if same_map.is_some_and(|view| view.alive == alive && view.draining == draining) {
+        return;
+    }
+    *shown = Some(Arc::new(View {
+        number: known.map_or(0, |view| view.number) + 1,
+        assignment: match same_map {
+            Some(view) => Arc::clone(&view.assignment),
+            None => Arc::new(current.clone()),
+        },
+        alive,
+        draining,
+    }));
 }
 
 /// One change of a map at random.

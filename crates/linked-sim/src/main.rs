@@ -4,7 +4,7 @@ use clap::Parser;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::process::ExitCode;
 use std::time::Instant;
-use trefoil_linked_sim::{Runs, Stats, Violation, run_many, run_seed};
+use trefoil_linked_sim::{Ends, Runs, Stats, Violation, run_many, run_seed};
 
 /// Simulates a linked store with everything going wrong.
 #[derive(Debug, Parser)]
@@ -22,6 +22,10 @@ struct Args {
     /// that is to change nothing.
     #[arg(long, conflicts_with = "seed")]
     digest: bool,
+    /// With `--seed` or `--digest`: waits for nothing when nothing goes wrong any more, as
+    /// seven of eight seeds do otherwise.
+    #[arg(long)]
+    early: bool,
     /// Owners that are stopped past their lease in strong mode, and nothing else.
     #[arg(long)]
     pauses: bool,
@@ -43,6 +47,15 @@ struct Args {
     /// Links between two servers that are cut for long, in strong mode.
     #[arg(long, conflicts_with_all = ["pauses", "assigners", "rush", "windows", "updates", "stays"])]
     cuts: bool,
+    /// Two assigners that both run and elect one of them.
+    #[arg(long, conflicts_with_all = ["pauses", "assigners", "rush", "windows", "updates", "stays", "cuts"])]
+    elections: bool,
+    /// Hundreds of keys at few servers.
+    #[arg(long, conflicts_with_all = ["pauses", "assigners", "rush", "windows", "updates", "stays", "cuts", "elections"])]
+    crowd: bool,
+    /// Servers that stand still for less than their lease, in strong mode.
+    #[arg(long, conflicts_with_all = ["pauses", "assigners", "rush", "windows", "updates", "stays", "cuts", "elections", "crowd"])]
+    hangs: bool,
 }
 
 fn main() -> ExitCode {
@@ -55,12 +68,22 @@ fn main() -> ExitCode {
         () if args.updates => Runs::Updates,
         () if args.stays => Runs::Stays,
         () if args.cuts => Runs::Cuts,
+        () if args.hangs => Runs::Hangs,
+        () if args.crowd => Runs::Crowd,
+        () if args.elections => Runs::Elections,
         () => Runs::Any,
+    };
+    let ends = match args.early {
+        true => Ends::Early,
+        false => Ends::Late,
     };
     let begin = Instant::now();
     let result = match args.seed {
-        None if args.digest => digest(runs, args.first, args.seeds),
-        Some(seed) => run_seed(runs, seed, Some(&mut |line| println!("{line}"))).map_err(Box::new),
+        None if args.digest => digest(runs, ends, args.first, args.seeds),
+        Some(seed) => {
+            let mut line = |line: &str| println!("{line}");
+            run_seed(runs, seed, ends, Some(&mut line)).map_err(Box::new)
+        }
         None => run_many(runs, args.first, args.seeds, |done| {
             eprint!("\r{done} of {} seeds", args.seeds);
         }),
@@ -82,11 +105,11 @@ fn main() -> ExitCode {
 }
 
 /// Runs seeds one after another, and prints what each comes to, and all of them.
-fn digest(runs: Runs, first: u64, seeds: u64) -> Result<Stats, Box<Violation>> {
+fn digest(runs: Runs, ends: Ends, first: u64, seeds: u64) -> Result<Stats, Box<Violation>> {
     let (mut sum, mut all) = (Stats::default(), DefaultHasher::new());
     for seed in first..first.saturating_add(seeds) {
         let mut steps = DefaultHasher::new();
-        let stats = run_seed(runs, seed, Some(&mut |line| line.hash(&mut steps)))?;
+        let stats = run_seed(runs, seed, ends, Some(&mut |line| line.hash(&mut steps)))?;
         format!("{stats:?}").hash(&mut steps);
         println!("{seed} {:016x} {} events", steps.finish(), stats.events);
         steps.finish().hash(&mut all);

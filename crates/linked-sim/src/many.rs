@@ -4,7 +4,7 @@ use crate::profile::Profile;
 use crate::rng::Rng;
 use crate::stats::Stats;
 use crate::violation::{Property, Violation};
-use crate::world::{self, Ends, Trace};
+use crate::world::{self, Trace};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread::{self, ScopedJoinHandle};
@@ -32,17 +32,42 @@ pub enum Runs {
     /// Strong mode; links between two servers are cut for long, in both directions or in
     /// one, while all of them have their leases.
     Cuts,
+    /// Strong mode; callers change keys, each from what is there, while one server after
+    /// another stands still for less than its lease.
+    Hangs,
+    /// Hundreds of keys at few servers.
+    Crowd,
+    /// Two assigners that both run and elect one of them, and lose it by pauses and links
+    /// that are cut.
+    Elections,
 }
 
-/// Of many seeds, one in so many goes on to the end after everything is owned again.
-const LATE_ONE_IN: u64 = 4;
-
-/// Runs one seed to the end; `trace` receives a line for every step.
-pub fn run_seed(runs: Runs, seed: u64, trace: Trace<'_>) -> Result<Stats, Violation> {
-    run(runs, seed, Ends::Late, trace)
+/// How long a run waits when nothing goes wrong any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ends {
+    /// For nothing: the last server dies soon after everything is owned and nobody drains,
+    /// and the run ends soon after everything is owned again. Both have their time, too.
+    /// Callers ask less than before.
+    Early,
+    /// Peace lasts for its time, and so does what comes after the last death.
+    Late,
 }
 
-fn run(runs: Runs, seed: u64, ends: Ends, trace: Trace<'_>) -> Result<Stats, Violation> {
+/// Of many seeds, one in so many ends late.
+const LATE_ONE_IN: u64 = 8;
+
+impl Ends {
+    /// When a seed ends that is one of many.
+    pub fn of_many(seed: u64) -> Self {
+        match seed.is_multiple_of(LATE_ONE_IN) {
+            true => Ends::Late,
+            false => Ends::Early,
+        }
+    }
+}
+
+/// Runs one seed; `trace` receives a line for every step.
+pub fn run_seed(runs: Runs, seed: u64, ends: Ends, trace: Trace<'_>) -> Result<Stats, Violation> {
     let mut rng = Rng::new(seed);
     let profile = match runs {
         Runs::Any => Profile::draw(&mut rng),
@@ -53,11 +78,15 @@ fn run(runs: Runs, seed: u64, ends: Ends, trace: Trace<'_>) -> Result<Stats, Vio
         Runs::Updates => Profile::updates(&mut rng),
         Runs::Stays => Profile::stays(&mut rng),
         Runs::Cuts => Profile::cuts(&mut rng),
+        Runs::Hangs => Profile::hangs(&mut rng),
+        Runs::Crowd => Profile::crowd(&mut rng),
+        Runs::Elections => Profile::elections(&mut rng),
     };
     let outcome = catch_unwind(AssertUnwindSafe(|| world::run(profile, rng, ends, trace)));
     let violation = |property, message| Violation {
         seed,
         runs,
+        ends,
         property,
         message,
     };
@@ -76,8 +105,8 @@ fn run(runs: Runs, seed: u64, ends: Ends, trace: Trace<'_>) -> Result<Stats, Vio
 }
 
 /// Runs `count` seeds from `first` on all cores, up to a violation: the one
-/// with the lowest seed. Most of them end soon after everything is owned again, a fourth of
-/// them later. `progress` is told how many are done, now and then.
+/// with the lowest seed. Each ends as [`Ends::of_many`] says. `progress` is told how many are
+/// done, now and then.
 pub fn run_many(
     runs: Runs,
     first: u64,
@@ -93,11 +122,7 @@ pub fn run_many(
             if seed >= end {
                 return Ok(sum);
             }
-            let ends = match seed.is_multiple_of(LATE_ONE_IN) {
-                true => Ends::Late,
-                false => Ends::WhenOwned,
-            };
-            match run(runs, seed, ends, None) {
+            match run_seed(runs, seed, Ends::of_many(seed), None) {
                 Ok(stats) => sum.merge(&stats),
                 Err(violation) => {
                     // Nobody begins another; and whoever has begun a lower one ends it.

@@ -68,6 +68,12 @@ pub(crate) struct Profile {
     /// Servers that cannot store some values (an older release) until everything is
     /// well again; in strong mode.
     pub(crate) picky: u32,
+    /// Hundreds of keys, which callers fill one after the other at first.
+    pub(crate) crowd: bool,
+    /// Two assigners run and elect one of them.
+    pub(crate) elections: bool,
+    /// A third one was started without the corpus.
+    pub(crate) has_stranger: bool,
     /// Keys that a server has room for until everything is well again; in strong mode.
     pub(crate) room: Option<usize>,
     /// The pause between two things going wrong; none if zero.
@@ -85,6 +91,9 @@ pub(crate) struct Profile {
     /// The first servers have little memory, and of the others one dies or drains at a time,
     /// when all is whole again.
     pub(crate) stays: bool,
+    /// Only servers that stand still for less than their lease: commits of which they are
+    /// to have a copy wait for that, and nothing else does.
+    pub(crate) hangs: bool,
     /// Only links that are cut for long, one at a time, and deaths meanwhile.
     pub(crate) cuts: bool,
     /// The assigner hears what servers cannot store.
@@ -142,6 +151,9 @@ impl Profile {
             unmarshallable: if values { 100 } else { 0 },
             unreadable: if values { 60 } else { 0 },
             picky: 0,
+            crowd: false,
+            elections: false,
+            has_stranger: false,
             room: Option::None,
             fault_every: rng.pick(&[0, 300, 700, 1_500].map(Duration::from_millis)),
             pauses_only: false,
@@ -151,6 +163,7 @@ impl Profile {
             window_bytes: WINDOW_WIDE,
             updates: false,
             stays: false,
+            hangs: false,
             cuts: false,
             unstored_told: false,
             former: false,
@@ -223,6 +236,28 @@ impl Profile {
         }
     }
 
+    /// Two assigners that both run, elect one of them, and are stopped or cut off from
+    /// their store.
+    pub(crate) fn elections(rng: &mut Rng) -> Self {
+        use Replication::{Eventual, Strong};
+        let other = rng.pick(&[LEASE, LEASE, LEASE / 2, LEASE * 3 / 2]);
+        Profile {
+            replication: rng.pick(&[Strong, Strong, Eventual]),
+            elections: true,
+            has_stranger: rng.chance(400),
+            leases: [LEASE, other],
+            servers: 3 + rng.below(3),
+            replicas: 2,
+            wild: false,
+            fault_every: Duration::from_millis(900),
+            unmarshallable: 0,
+            unreadable: 0,
+            picky: 0,
+            former: false,
+            ..Profile::draw(rng)
+        }
+    }
+
     /// Copies, many keys, maps that change all the time, and windows that are always
     /// full: what is to be sent waits for its turn, and meanwhile things change.
     pub(crate) fn windows(rng: &mut Rng) -> Self {
@@ -243,6 +278,31 @@ impl Profile {
         }
     }
 
+    /// Hundreds of keys at few servers: what moves takes many chunks, copies that are made
+    /// anew fill windows, and every split or merge is of many keys.
+    pub(crate) fn crowd(rng: &mut Rng) -> Self {
+        use Replication::{Eventual, Strong};
+        Profile {
+            replication: rng.pick(&[Strong, Strong, Strong, Eventual]),
+            crowd: true,
+            servers: 3 + rng.below(2),
+            replicas: 2,
+            keys: 200 + rng.below(1_200),
+            callers: 16,
+            changes: 300,
+            lost: rng.pick(&[0, 10, 40]),
+            unmarshallable: 0,
+            unreadable: 0,
+            picky: 0,
+            room: Option::None,
+            fault_every: Duration::from_millis(1_500),
+            bytes_per_second: rng.pick(&[u64::MAX, u64::MAX, 200_000]),
+            chunk_entries: rng.pick(&[4, 16, 64]),
+            window_bytes: rng.pick(&[400, 2_000, WINDOW_WIDE]),
+            ..Profile::draw(rng)
+        }
+    }
+
     /// Many callers that change few keys, each from what is there, while maps change,
     /// servers die and callers give up.
     pub(crate) fn updates(rng: &mut Rng) -> Self {
@@ -259,6 +319,31 @@ impl Profile {
             picky: 0,
             updates: true,
             ..Profile::draw(rng)
+        }
+    }
+
+    /// Callers that change keys from what is there, while one server after another stands
+    /// still for less than its lease: what it is not to confirm does not wait for it.
+    pub(crate) fn hangs(rng: &mut Rng) -> Self {
+        let profile = Profile::draw(rng).whole();
+        Profile {
+            replication: Replication::Strong,
+            servers: 4 + rng.below(2),
+            replicas: 2,
+            copies_min: 2,
+            keys: 6 + rng.below(6),
+            callers: 8,
+            copy_reads: 1,
+            wild: false,
+            room: None,
+            updates: true,
+            hangs: true,
+            longer: Duration::from_millis(3_000),
+            fault_every: Duration::from_millis(1_600),
+            bytes_per_second: u64::MAX,
+            window_bytes: WINDOW_WIDE,
+            former: false,
+            ..profile
         }
     }
 

@@ -167,6 +167,7 @@ pub(crate) struct Server {
     pub(crate) draining: bool,
     pub(crate) paused: bool,
     pub(crate) paused_at: Duration,
+    pub(crate) resumed_at: Duration,
     /// The coordination cannot be reached.
     pub(crate) cut: bool,
     /// Taken for dead by the coordination, whether it knows or not.
@@ -185,6 +186,10 @@ pub(crate) struct Server {
     pub(crate) lease_until: Duration,
     /// Its last lease, as it was granted.
     pub(crate) granted: Option<Duration>,
+    /// It has asked for a lease, whatever it heard, where there are several assigners.
+    pub(crate) has_asked: bool,
+    /// Which assigner it asks, where there are several.
+    pub(crate) asks: usize,
     /// The newest view that it was told.
     pub(crate) knows: Option<Arc<View>>,
     /// The number of the newest view.
@@ -232,6 +237,7 @@ impl Server {
             draining: false,
             paused: false,
             paused_at: Duration::ZERO,
+            resumed_at: Duration::ZERO,
             cut: false,
             expired: false,
             drift_ppm,
@@ -242,6 +248,8 @@ impl Server {
             tick_at: None,
             lease_until: Duration::ZERO,
             granted: None,
+            has_asked: false,
+            asks: 0,
             knows: None,
             view: 0,
             map: None,

@@ -10,6 +10,10 @@ pub struct Stats {
     pub events: u64,
     /// Frames between servers.
     pub frames: u64,
+    /// Of them, those with values of ranges that move.
+    pub chunks: u64,
+    /// Keys in those.
+    pub chunk_keys: u64,
     /// Frames that came through a third server.
     pub passed: u64,
     /// Maps and lists of the living that were published.
@@ -40,6 +44,13 @@ pub struct Stats {
     pub recoveries: u64,
     /// Times that nobody remembered anything, and everything was dealt anew.
     pub new_deals: u64,
+    /// Times that another assigner, or the same one after its lease had ended, was elected.
+    pub elections: u64,
+    /// Changes of the map or the members that a store refused, for their asker did not lead
+    /// any more.
+    pub usurpers: u64,
+    /// Newcomers that were written down, heard nothing of it, and were struck off.
+    pub unheard: u64,
     /// Answers that named another server.
     pub redirects: u64,
     /// Requests that waited for a value.
@@ -68,6 +79,8 @@ impl Stats {
         self.seeds += other.seeds;
         self.events += other.events;
         self.frames += other.frames;
+        self.chunks += other.chunks;
+        self.chunk_keys += other.chunk_keys;
         self.passed += other.passed;
         self.maps += other.maps;
         self.moves += other.moves;
@@ -82,6 +95,9 @@ impl Stats {
         self.stays_struck += other.stays_struck;
         self.recoveries += other.recoveries;
         self.new_deals += other.new_deals;
+        self.elections += other.elections;
+        self.usurpers += other.usurpers;
+        self.unheard += other.unheard;
         self.redirects += other.redirects;
         self.waits += other.waits;
         self.copy_reads += other.copy_reads;

@@ -3,6 +3,7 @@
 
 use crate::violation::Property;
 use bytes::Bytes;
+use std::collections::BTreeSet;
 use std::time::Duration;
 use trefoil_linklet_core::Loss;
 use trefoil_sharder::{AssignmentVersion, KeyPoint};
@@ -42,6 +43,8 @@ pub(crate) struct Truth {
     pub(crate) keys: Vec<KeyTruth>,
     /// By write number: of which key, its value afterwards, what became of it.
     writes: Vec<(usize, bool, Fate)>,
+    /// Removals under way, with their keys.
+    removals: BTreeSet<(usize, u64)>,
 }
 
 pub(crate) type Broken = (Property, String);
@@ -70,30 +73,38 @@ impl Truth {
 
     /// A server has begun a write.
     pub(crate) fn begin(&mut self, write: u64) {
-        let (_, _, fate) = &mut self.writes[write as usize];
+        let (key, removes, fate) = &mut self.writes[write as usize];
         assert_eq!(*fate, Fate::Asked, "nothing is begun twice");
         *fate = Fate::Pending;
+        if *removes {
+            self.removals.insert((*key, write));
+        }
     }
 
     /// A write takes effect.
     pub(crate) fn done(&mut self, write: u64) {
         let (key, removes, fate) = &mut self.writes[write as usize];
         *fate = Fate::Done;
+        if *removes {
+            self.removals.remove(&(*key, write));
+        }
         self.keys[*key].current = (!*removes).then_some(write);
     }
 
     /// Whether a value that is not the newest commit may be seen: because of
     /// a write of unknown fate, which it reveals.
     pub(crate) fn reveals(&self, key: usize, seen: Option<u64>) -> Option<u64> {
-        let pending = |write: &usize| {
-            let (of, removes, fate) = self.writes[*write];
-            of == key && fate == Fate::Pending && removes == seen.is_none()
-        };
         match seen {
-            Some(write) => Some(write as usize).filter(pending),
-            None => (0..self.writes.len()).find(pending),
+            Some(write) => {
+                let stores = self.writes[write as usize] == (key, false, Fate::Pending);
+                stores.then_some(write)
+            }
+            None => {
+                let mut removals = self.removals.range((key, 0)..);
+                let first = removals.next().filter(|(of, _)| *of == key);
+                first.map(|(_, write)| *write)
+            }
         }
-        .map(|write| write as u64)
     }
 
     /// How many writes took effect.

@@ -3,6 +3,7 @@
 //! call that began it.
 
 use std::collections::{BTreeMap, VecDeque};
+use trefoil_linklet_core::mutants::{self, Mutant};
 
 /// Who changes a key.
 #[derive(Debug)]
@@ -17,10 +18,18 @@ struct Turn {
 #[derive(Debug, Default)]
 pub(crate) struct Turns(BTreeMap<usize, Turn>);
 
+/// Whose turn a key's is: its own.
+fn of(key: usize) -> usize {
+    match mutants::is(Mutant::TurnsShared) {
+        true => 0,
+        false => key,
+    }
+}
+
 impl Turns {
     /// Whether it is this attempt's turn; otherwise it stands in line.
     pub(crate) fn take(&mut self, key: usize, attempt: usize) -> bool {
-        let turn = self.0.entry(key).or_insert_with(|| Turn {
+        let turn = self.0.entry(of(key)).or_insert_with(|| Turn {
             attempt,
             proposed: false,
             waiting: VecDeque::new(),
@@ -34,7 +43,11 @@ impl Turns {
 
     /// What it came to is under way.
     pub(crate) fn propose(&mut self, key: usize, attempt: usize) {
-        if let Some(turn) = self.0.get_mut(&key).filter(|turn| turn.attempt == attempt) {
+        if let Some(turn) = self
+            .0
+            .get_mut(&of(key))
+            .filter(|turn| turn.attempt == attempt)
+        {
             turn.proposed = true;
         }
     }
@@ -43,7 +56,7 @@ impl Turns {
     pub(crate) fn end(&mut self, key: usize, attempt: usize) -> Option<usize> {
         let turn = self
             .0
-            .get_mut(&key)
+            .get_mut(&of(key))
             .filter(|turn| turn.attempt == attempt)?;
         match turn.waiting.pop_front() {
             Some(next) => {
@@ -51,7 +64,7 @@ impl Turns {
                 Some(next)
             }
             None => {
-                self.0.remove(&key);
+                self.0.remove(&of(key));
                 None
             }
         }
@@ -60,13 +73,11 @@ impl Turns {
     /// Its caller has gone. Whether that ends it: what is proposed goes on, with its
     /// turn.
     pub(crate) fn cancel(&mut self, key: usize, attempt: usize) -> bool {
-        let Some(turn) = self.0.get_mut(&key) else {
+        let Some(turn) = self.0.get_mut(&of(key)) else {
             return false;
         };
         turn.waiting.retain(|waiting| *waiting != attempt);
-        let forgets = trefoil_linklet_core::mutants::is(
-            trefoil_linklet_core::mutants::Mutant::TurnEndsWithItsCaller,
-        );
+        let forgets = mutants::is(Mutant::TurnEndsWithItsCaller);
         turn.attempt == attempt && (!turn.proposed || forgets)
     }
 }

@@ -1,6 +1,6 @@
 //! What a run found wrong.
 
-use crate::many::Runs;
+use crate::many::{Ends, Runs};
 use std::fmt;
 
 /// Which part of the promise was broken.
@@ -39,6 +39,10 @@ pub enum Property {
     Overlooked,
     /// A server was told what its release does not know.
     Former,
+    /// Somebody who did not lead has put something in force.
+    Leader,
+    /// A server gave everything up though nobody had struck it off.
+    Struck,
     /// Something panicked.
     Panic,
 }
@@ -61,6 +65,8 @@ impl fmt::Display for Property {
             Property::Drained => "drained",
             Property::Overlooked => "overlooked",
             Property::Former => "former",
+            Property::Leader => "leader",
+            Property::Struck => "struck off",
             Property::Panic => "panic",
         })
     }
@@ -73,6 +79,8 @@ pub struct Violation {
     pub seed: u64,
     /// Of which kind.
     pub runs: Runs,
+    /// When it was to end.
+    pub ends: Ends,
     /// What was broken.
     pub property: Property,
     /// How, in one sentence.
@@ -95,10 +103,17 @@ impl fmt::Display for Violation {
             Runs::Updates => "--updates ",
             Runs::Stays => "--stays ",
             Runs::Cuts => "--cuts ",
+            Runs::Hangs => "--hangs ",
+            Runs::Crowd => "--crowd ",
+            Runs::Elections => "--elections ",
+        };
+        let early = match self.ends {
+            Ends::Early => "--early ",
+            Ends::Late => "",
         };
         write!(
             f,
-            "replay: cargo run --release -p trefoil-linked-sim -- {runs}--seed {}",
+            "replay: cargo run --release -p trefoil-linked-sim -- {runs}{early}--seed {}",
             self.seed
         )
     }

@@ -2,17 +2,20 @@
 
 use crate::callers::{Attempt, Caller, Outcome};
 use crate::coordination::{Coordination, Renewal, View};
+use crate::elections::Elections;
+use crate::ledger::{Answer, Ask};
+use crate::many::Ends;
 use crate::profile::{
     CUT_S, DRIFT_PPM_MAX, END, FREEZE, LEASE, OWNED_AGAIN, PEACE, Profile, SMALL, TROUBLE, believed,
 };
+use crate::queue::Queue;
 use crate::rng::Rng;
 use crate::server::Server;
 use crate::stats::Stats;
 use crate::truth::{Broken, KeyTruth, Truth};
 use crate::violation::Property;
 use bytes::Bytes;
-use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use trefoil_linklet_core::{
@@ -22,6 +25,18 @@ use trefoil_sharder::{Assignment, KeyPoint, ServerId, Slice};
 
 /// The keys' names; static, since nothing is copied more often.
 const NAMES: &[u8] = b"0123456789abcdef";
+/// The same where there are more keys than that.
+static LONG_NAMES: [[u8; 2]; 2048] = long_names();
+
+const fn long_names() -> [[u8; 2]; 2048] {
+    let mut names = [[0; 2]; 2048];
+    let mut at = 0;
+    while at < names.len() {
+        names[at] = (at as u16).to_be_bytes();
+        at += 1;
+    }
+    names
+}
 
 /// One event in so many is followed by a look at all that a server has worked out.
 const OVERLOOKED_EVERY: u64 = 128;
@@ -35,11 +50,11 @@ const DISTURBED: Duration = Duration::from_millis(4_000);
 /// When servers with little memory come, in runs of what stays.
 const SMALL_COME: Duration = Duration::from_millis(1_200);
 
-/// How often is looked whether everything is owned again, after the last death.
+/// How often is looked whether everything is owned, when nothing goes wrong any more.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// For how long a run goes on when everything is.
-const OWNED_FOR: Duration = Duration::from_millis(500);
+/// For how long it is, before the last one dies, or the run ends.
+const OWNED_FOR: Duration = Duration::from_millis(300);
 
 /// What was refused for so long the assigner hears of.
 const REFUSED_FOR: Duration = Duration::from_millis(400);
@@ -57,6 +72,8 @@ pub(crate) enum Event {
     Renew(usize),
     /// To a server: a renewed lease until then on its clock, and the view.
     Told(usize, Option<Duration>, Arc<View>),
+    /// To a server: a lease before there is a view.
+    Leased(usize, Duration),
     Ended(usize),
     CallerTold(usize, Arc<Assignment>),
     Act(usize),
@@ -64,6 +81,16 @@ pub(crate) enum Event {
     /// To a server: the caller of an attempt has gone.
     Cancel(usize, usize),
     Assign,
+    /// A candidate looks at what is due.
+    Turn(usize),
+    /// The store takes what a candidate asks.
+    Asked(usize, Box<Ask>),
+    Answered(usize, Box<Answer>),
+    /// A candidate sees what has come into force.
+    See(usize, Arc<View>),
+    /// A candidate is stopped or cut off, and not any more.
+    Topple,
+    Restore(usize),
     Fault,
     Resume(usize),
     Uncut(usize),
@@ -76,13 +103,9 @@ pub(crate) enum Event {
     Owned,
     /// Whether it is already.
     LookWhetherOwned,
-    /// It was: if it still is, the run ends.
+    /// It was: if it still is, the last one dies, or the run ends.
     End,
 }
-
-/// When (in microseconds), in which order those of one time were made, and
-/// where the event lies.
-type Queued = (u64, u32, u32);
 
 pub(crate) struct World<'a> {
     pub(crate) profile: Profile,
@@ -91,12 +114,11 @@ pub(crate) struct World<'a> {
     /// through stay what they are.
     passes: Rng,
     pub(crate) now: Duration,
-    queue: BinaryHeap<Reverse<Queued>>,
-    events: Vec<Option<Event>>,
-    free: Vec<u32>,
-    numbers: u32,
+    queue: Queue<Event>,
     pub(crate) servers: Vec<Server>,
     pub(crate) coordination: Coordination,
+    /// Where two assigners lead by election.
+    pub(crate) elections: Option<Elections>,
     /// Events for servers that are stopped.
     deferred: Vec<(usize, Event)>,
     /// From whom to whom nothing comes through.
@@ -105,11 +127,17 @@ pub(crate) struct World<'a> {
     pub(crate) disturbed_until: Duration,
     pub(crate) callers: Vec<Caller>,
     pub(crate) attempts: Vec<Attempt>,
+    /// When something came into force last.
+    pub(crate) told_at: Duration,
+    /// Keys that somebody has begun to fill, where there are hundreds.
+    pub(crate) filled: usize,
     pub(crate) truth: Truth,
     /// Servers that crashed or expired.
     pub(crate) deaths: usize,
     pub(crate) calm: bool,
-    ends: Ends,
+    pub(crate) ends: Ends,
+    /// When one died after the trouble, and nothing else goes wrong.
+    pub(crate) last_death: Option<Duration>,
     is_over: bool,
     pub(crate) stats: Stats,
     trace: Trace<'a>,
@@ -134,14 +162,6 @@ macro_rules! trace {
 }
 pub(crate) use trace;
 
-/// When a run ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ends {
-    /// Soon after everything is owned again, which is before it has to be.
-    WhenOwned,
-    Late,
-}
-
 pub(crate) fn run(
     profile: Profile,
     rng: Rng,
@@ -151,24 +171,25 @@ pub(crate) fn run(
     let passes = Rng::new(!rng.clone().next());
     let mut world = World {
         coordination: Coordination::new(&profile),
+        elections: None,
         profile,
         rng,
         passes,
         now: Duration::ZERO,
-        queue: BinaryHeap::new(),
-        events: Vec::new(),
-        free: Vec::new(),
-        numbers: 0,
+        queue: Queue::new(),
         servers: Vec::new(),
         deferred: Vec::new(),
         parted: BTreeSet::new(),
         disturbed_until: Duration::ZERO,
         callers: Vec::new(),
         attempts: Vec::new(),
+        told_at: Duration::ZERO,
+        filled: 0,
         truth: Truth::default(),
         deaths: 0,
         calm: false,
         ends,
+        last_death: None,
         is_over: false,
         stats: Stats::default(),
         trace,
@@ -192,7 +213,10 @@ impl World<'_> {
             };
             self.truth.keys.push(KeyTruth {
                 point,
-                key: Bytes::from_static(&NAMES[at..=at]),
+                key: Bytes::from_static(match self.profile.crowd {
+                    true => &LONG_NAMES[at],
+                    false => &NAMES[at..=at],
+                }),
                 current: None,
                 epoch: None,
                 copies: 0,
@@ -208,10 +232,20 @@ impl World<'_> {
             let first = self.rng.micros(600_000, 900_000);
             self.after(first, Event::Act(at));
         }
-        self.after(Duration::from_millis(50), Event::Assign);
+        if !self.set_up_elections() {
+            self.after(Duration::from_millis(50), Event::Assign);
+        }
         if !self.profile.fault_every.is_zero() {
-            let first = if self.profile.stays { 1_600 } else { 1_000 };
+            let first = match () {
+                () if self.profile.stays => 1_600,
+                () if self.profile.hangs => 2_600,
+                () => 1_000,
+            };
             self.after(Duration::from_millis(first), Event::Fault);
+        }
+        if self.profile.hangs {
+            // Nothing moves but for death, so that it is known who waits for whom.
+            self.after(Duration::from_millis(1_800), Event::Freeze);
         }
         let longer = self.profile.longer;
         self.after(longer + TROUBLE, Event::Calm);
@@ -241,17 +275,7 @@ impl World<'_> {
     }
 
     pub(crate) fn after(&mut self, delay: Duration, event: Event) {
-        self.numbers += 1;
-        let slot = match self.free.pop() {
-            Some(slot) => slot,
-            None => {
-                self.events.push(None);
-                self.events.len() as u32 - 1
-            }
-        };
-        self.events[slot as usize] = Some(event);
-        let at = (self.now + delay).as_micros() as u64;
-        self.queue.push(Reverse((at, self.numbers, slot)));
+        self.queue.push(self.now + delay, event);
     }
 
     pub(crate) fn traced(&self) -> bool {
@@ -266,16 +290,13 @@ impl World<'_> {
     }
 
     fn go(&mut self) -> Result<(), Broken> {
-        while let Some(Reverse((at, _, slot))) = self.queue.pop() {
-            self.now = Duration::from_micros(at);
+        while let Some((at, event)) = self.queue.pop() {
+            self.now = at;
             if self.is_over || self.now > self.profile.longer + END {
                 break;
             }
             self.stats.events += 1;
-            self.free.push(slot);
-            if let Some(event) = self.events[slot as usize].take() {
-                self.step(event)?;
-            }
+            self.step(event)?;
         }
         self.check_end()
     }
@@ -290,6 +311,7 @@ impl World<'_> {
             | Event::Tick(at)
             | Event::Renew(at)
             | Event::Ended(at)
+            | Event::Leased(at, _)
             | Event::Told(at, ..) => Some(*at),
             _ => None,
         }
@@ -347,11 +369,16 @@ impl World<'_> {
                 self.schedule(at);
                 Ok(())
             }
+            Event::Renew(at) if self.elections.is_some() => {
+                self.renew_by_election(at);
+                Ok(())
+            }
             Event::Renew(at) => {
                 self.renew(at);
                 Ok(())
             }
             Event::Told(at, lease, view) => self.told(at, lease, &view),
+            Event::Leased(at, until) => self.leased(at, until),
             Event::Ended(at) => {
                 let server = &mut self.servers[at];
                 server.core.expire(&mut server.memory);
@@ -372,6 +399,27 @@ impl World<'_> {
             }
             Event::Assign => {
                 self.assign();
+                Ok(())
+            }
+            Event::Turn(at) => {
+                self.candidate_turn(at);
+                Ok(())
+            }
+            Event::Asked(at, ask) => self.asked(at, *ask),
+            Event::Answered(at, answer) => {
+                self.answered(at, *answer);
+                Ok(())
+            }
+            Event::See(at, view) => {
+                self.see(at, &view);
+                Ok(())
+            }
+            Event::Topple => {
+                self.topple();
+                Ok(())
+            }
+            Event::Restore(at) => {
+                self.restore(at);
                 Ok(())
             }
             Event::Fault => {
@@ -403,31 +451,21 @@ impl World<'_> {
             }
             Event::Calm => {
                 self.calm_down();
+                if self.ends == Ends::Early {
+                    self.after(LOOK_EVERY, Event::LookWhetherOwned);
+                }
                 Ok(())
             }
             Event::Freeze => {
-                self.coordination.freeze();
+                self.freeze();
                 Ok(())
             }
+            // It has happened before where it need not wait.
+            Event::Crash if self.last_death.is_some() => Ok(()),
             Event::Crash => self.last_crash(),
             Event::Owned => self.check_owned(),
-            Event::LookWhetherOwned => {
-                let (pause, next) = match self.is_owned_again() {
-                    true => (OWNED_FOR, Event::End),
-                    false => (LOOK_EVERY, Event::LookWhetherOwned),
-                };
-                self.after(pause, next);
-                Ok(())
-            }
-            // A map may have come meanwhile.
-            Event::End if !self.is_owned_again() => {
-                self.after(LOOK_EVERY, Event::LookWhetherOwned);
-                Ok(())
-            }
-            Event::End => {
-                self.is_over = true;
-                self.check_owned()
-            }
+            Event::LookWhetherOwned => self.look_whether_owned(),
+            Event::End => self.come_to_end(),
         }
     }
 
@@ -507,7 +545,7 @@ impl World<'_> {
         }
     }
 
-    fn delay(&mut self) -> Duration {
+    pub(crate) fn delay(&mut self) -> Duration {
         delay(&mut self.rng, self.profile.late)
     }
 
@@ -528,6 +566,10 @@ impl World<'_> {
             return Ok(());
         }
         self.stats.frames += 1;
+        if let Some(Message::Chunk(chunk)) = &frame.message {
+            self.stats.chunks += 1;
+            self.stats.chunk_keys += chunk.entries.len() as u64;
+        }
         let (profile, rng) = (&self.profile, &mut self.rng);
         let rng = match &frame.message {
             Some(Message::Pass(_)) => &mut self.passes,
@@ -590,6 +632,11 @@ impl World<'_> {
         if server.cut {
             return Ok(());
         }
+        // A member has its lease before it hears of anything.
+        let is_member = lease.is_some() || !server.lease_until.is_zero();
+        if self.elections.is_some() && !is_member {
+            return Ok(());
+        }
         let clock = server.clock(now);
         if server.view < view.number {
             server.view = view.number;
@@ -601,7 +648,16 @@ impl World<'_> {
                 server.core.drain(clock, &mut server.memory);
             }
         }
-        if let Some(until) = lease {
+        match lease {
+            Some(until) => self.leased(at, until),
+            None => self.pump(at),
+        }
+    }
+
+    fn leased(&mut self, at: usize, until: Duration) -> Result<(), Broken> {
+        let server = &mut self.servers[at];
+        if !server.cut {
+            let clock = server.clock(self.now);
             server.lease_until = server.lease_until.max(until);
             server.core.lease(clock, &mut server.memory, until);
         }
@@ -620,12 +676,7 @@ impl World<'_> {
         }
         let expired = self.coordination.step(self.now, &mut self.rng, self.calm);
         for id in expired {
-            trace!(self, "{id} has expired");
-            let server = &mut self.servers[id.0 as usize - 1];
-            server.expired = true;
-            if !server.crashed {
-                self.deaths += 1;
-            }
+            self.expire(id);
         }
         if self.coordination.new_deals > new_deals {
             trace!(self, "everything is dealt anew");
@@ -642,11 +693,30 @@ impl World<'_> {
                 truth.thin_at = self.now;
             }
         }
+        self.tell_news(before);
+    }
+
+    /// The coordination has struck a server off.
+    pub(crate) fn expire(&mut self, id: ServerId) {
+        trace!(self, "{id} has expired");
+        let server = &mut self.servers[id.0 as usize - 1];
+        server.expired = true;
+        if !server.crashed {
+            self.deaths += 1;
+        }
+    }
+
+    /// Whoever is there hears of what has come into force since.
+    pub(crate) fn tell_news(&mut self, before: Option<Arc<View>>) {
+        let Some(view) = self.coordination.view.clone() else {
+            return;
+        };
         let news = before.is_none_or(|before| !Arc::ptr_eq(&before, &view));
         if !news {
             return;
         }
         self.stats.maps += 1;
+        self.told_at = self.now;
         for truth in &mut self.truth.keys {
             if view.is_thin(truth.point) {
                 truth.copies = 0;
@@ -682,6 +752,7 @@ impl World<'_> {
             let delay = self.rng.micros(2_000, 200_000);
             self.after(delay, Event::CallerTold(at, Arc::clone(&view.assignment)));
         }
+        self.tell_candidates(&view);
     }
 
     fn up(&self) -> Vec<usize> {
@@ -708,6 +779,10 @@ impl World<'_> {
             self.cut_for_long();
             return;
         }
+        if self.profile.hangs {
+            self.stand_still();
+            return;
+        }
         let every = self.profile.fault_every.as_micros() as u64;
         let next = self.rng.micros(every / 2, every * 3 / 2);
         self.after(next, Event::Fault);
@@ -720,6 +795,9 @@ impl World<'_> {
         let id = self.servers[at].id;
         let choice = if self.profile.pauses_only {
             1
+        } else if self.profile.elections {
+            // The assigners have their own troubles.
+            self.rng.pick(&[0, 1, 1, 3, 4, 5, 6])
         } else if self.profile.outages_only {
             self.rng.pick(&[1, 3, 3, 5, 7, 7])
         } else {
@@ -800,6 +878,19 @@ impl World<'_> {
         }
     }
 
+    /// A server stands still, for less than its lease.
+    fn stand_still(&mut self) {
+        self.after(self.profile.fault_every, Event::Fault);
+        let up = self.up();
+        let at = self.rng.pick(&up);
+        let length = self.rng.micros(400_000, 900_000);
+        let id = self.servers[at].id;
+        trace!(self, "{id} stands still for {length:?}");
+        self.servers[at].paused = true;
+        self.servers[at].paused_at = self.now;
+        self.after(length, Event::Resume(at));
+    }
+
     fn die(&mut self) {
         if self.calm || self.staying() < 3 {
             return;
@@ -877,6 +968,7 @@ impl World<'_> {
         trace!(self, "{id} goes on");
         let server = &mut self.servers[at];
         server.suspended += self.now.saturating_sub(server.paused_at);
+        server.resumed_at = self.now;
         self.stats.pauses += 1;
         let deferred = std::mem::take(&mut self.deferred);
         for (server, event) in deferred {
@@ -898,6 +990,7 @@ impl World<'_> {
         self.profile.repeated = 0;
         self.profile.late = 0;
         self.coordination.recover(self.now);
+        self.calm_elections();
         self.parted.clear();
         for at in 0..self.servers.len() {
             self.servers[at].cut = false;
@@ -914,11 +1007,15 @@ impl World<'_> {
         let id = self.servers[at].id;
         trace!(self, "{id} leaves");
         self.servers[at].left = true;
-        self.coordination.leave(id);
+        match self.elections {
+            Some(_) => self.leave_by_election(id),
+            None => self.coordination.leave(id),
+        }
         self.stats.drains += 1;
     }
 
     fn replaced(&mut self, at: usize, losses: &[Loss]) -> Result<(), Broken> {
+        self.check_replaced(self.servers[at].id)?;
         let server = &mut self.servers[at];
         server.replaced = true;
         self.stats.replaced += 1;
@@ -1061,9 +1158,39 @@ impl World<'_> {
             let at = self.rng.pick(&up);
             self.crash(at);
         }
-        if self.ends == Ends::WhenOwned {
+        self.last_death = Some(self.now);
+        Ok(())
+    }
+
+    fn look_whether_owned(&mut self) -> Result<(), Broken> {
+        let too_late = |death| self.now > death + OWNED_AGAIN;
+        let drains = |server: &Server| server.draining && server.is_up();
+        if !self.is_owned_again() {
+            if self.last_death.is_some_and(too_late) {
+                return self.check_owned();
+            }
             self.after(LOOK_EVERY, Event::LookWhetherOwned);
+        } else if self.last_death.is_none() && self.servers.iter().any(drains) {
+            self.after(LOOK_EVERY, Event::LookWhetherOwned);
+        } else {
+            self.after(OWNED_FOR, Event::End);
         }
+        Ok(())
+    }
+
+    /// Everything was owned a moment ago.
+    fn come_to_end(&mut self) -> Result<(), Broken> {
+        let is_owned = self.is_owned_again();
+        if is_owned && self.last_death.is_some() {
+            self.is_over = true;
+            return self.check_owned();
+        }
+        // A map may have come meanwhile.
+        if is_owned {
+            self.freeze();
+            self.last_crash()?;
+        }
+        self.after(LOOK_EVERY, Event::LookWhetherOwned);
         Ok(())
     }
 
@@ -1078,7 +1205,12 @@ impl World<'_> {
             server.is_some_and(|server| server.is_up() && server.token(truth.point).is_some())
         };
         let mut crashed = self.servers.iter().filter(|server| server.crashed);
-        crashed.all(|server| server.expired) && self.truth.keys.iter().all(is_owned)
+        // Where nobody led it may never have been a member.
+        let is_known = |server: &Server| {
+            let was_none = self.elections.is_some() && !view.alive.contains(&server.id);
+            server.expired || was_none
+        };
+        crashed.all(is_known) && self.truth.keys.iter().all(is_owned)
     }
 
     /// Every key has exactly one owner, by the map, with the right value.
@@ -1110,6 +1242,10 @@ impl World<'_> {
         self.stats.commits = self.truth.commits();
         self.stats.recoveries = self.coordination.recoveries;
         self.stats.new_deals = self.coordination.new_deals;
+        if let Some(elections) = &self.elections {
+            self.stats.elections = elections.ledger.elections;
+            self.stats.usurpers = elections.ledger.refused;
+        }
         Ok(())
     }
 }

@@ -327,11 +327,14 @@ pub(crate) async fn run(args: Args) -> Result<bool, Failure> {
         let resets = links.resets();
         links.set(HERE, End::Server(at), Link::Cut);
         let until = Instant::now() + Duration::from_millis(args.broken_ms);
+        // Copies may come by a way round, and not be behind any more at its end.
+        let mut behind = 0;
         while Instant::now() < until {
             most.look(&servers.linklets);
+            let now = servers.behind(wanted_at(&objects, at), at).await.len();
+            behind = behind.max(now);
             sleep(Duration::from_millis(20)).await;
         }
-        let behind = servers.behind(wanted_at(&objects, at), at).await.len();
         felt += u64::from(links.resets() > resets && behind > 0);
         links.set(HERE, End::Server(at), Link::Open);
         let caught_up = servers.caught_up(&objects, at).await?;

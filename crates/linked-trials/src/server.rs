@@ -291,6 +291,7 @@ fn outcome(error: &Error) -> Option<&'static str> {
         Error::Overran { .. } => "overran",
         Error::Indeterminate(_) => "?indeterminate",
         Error::Load(_) => "load",
+        Error::LoadOverran { .. } => "load-overran",
         Error::NoLoader => "no-loader",
         Error::Unreadable(_) => "unreadable",
     })

@@ -7,8 +7,6 @@
 //! its stream, at the receiver. All of it together keeps to one rate.
 
 use crate::core::Core;
-use crate::link::Link;
-use crate::mutants::{self, Mutant};
 use crate::values::Values;
 use std::time::Duration;
 use trefoil_sharder::ServerId;
@@ -41,7 +39,10 @@ impl Turn {
     }
 }
 
-/// Whose turn it is, and when.
+/// Whose turn it is, and when. It touches no other part; the [giver](crate::giver) and the
+/// [followers](crate::followers) say what there is to send.
+///
+/// What is sent in turns, and at once, counts against one rate.
 #[derive(Debug, Default)]
 pub(crate) struct Bulk {
     /// Who had the last one.
@@ -52,22 +53,40 @@ pub(crate) struct Bulk {
     idle: bool,
 }
 
+impl Bulk {
+    /// Something has changed: it is worth a look.
+    pub(crate) fn look(&mut self) {
+        self.idle = false;
+    }
+
+    /// Whoever may be sent something, in the order of their turns: behind who had the last one
+    /// first.
+    fn queue(&self, turns: Vec<Turn>) -> Vec<Turn> {
+        let after = |turn: &Turn| self.last.is_none_or(|last| *turn > last);
+        let (mut queue, before): (Vec<Turn>, Vec<Turn>) = turns.into_iter().partition(after);
+        queue.extend(before);
+        queue
+    }
+
+    /// Counts bytes against the rate.
+    pub(crate) fn spend(&mut self, now: Duration, rate: u64, bytes: usize) {
+        if rate != u64::MAX {
+            let spent = Duration::from_secs_f64(bytes as f64 / rate as f64);
+            self.at = self.at.max(now.saturating_sub(LATE_MAX)) + spent;
+        }
+    }
+}
+
 impl Core {
     /// When the next chunk may be sent, if there are any.
     pub(crate) fn bulk_at(&self) -> Option<Duration> {
-        if !self.bulk.idle && !self.recoveries.is_empty() {
+        let bulk = &self.bulk;
+        if !bulk.idle && self.giver.recovers() {
             return Some(self.ran_at);
         }
-        let waits = !self.giving.is_empty()
-            || !self.fill_waiting.is_empty()
-            || self.unmoved_due().next().is_some();
+        let waits = self.giver.gives() || self.followers.fills();
         // What the rate holds back has its time, whatever there was to look at before.
-        (waits && (!self.bulk.idle || self.bulk.at > self.ran_at)).then_some(self.bulk.at)
-    }
-
-    /// Something has changed: it is worth a look.
-    pub(crate) fn look_for_bulk(&mut self) {
-        self.bulk.idle = false;
+        (waits && (!bulk.idle || bulk.at > self.ran_at)).then_some(bulk.at)
     }
 
     /// Sends a chunk to whose turn it is, if there is one and it may be sent by now.
@@ -75,13 +94,9 @@ impl Core {
         if self.bulk_at().is_none_or(|at| now < at) {
             return;
         }
-        let turns = self.turns();
-        let after = |turn: &Turn| self.bulk.last.is_none_or(|last| *turn > last);
-        let (mut queue, before): (Vec<Turn>, Vec<Turn>) = turns.into_iter().partition(after);
-        queue.extend(before);
-        for turn in queue {
+        for turn in self.bulk.queue(self.turns()) {
             let free = matches!(turn, Turn::Recover(_)) || now >= self.bulk.at;
-            if !free || !self.is_open_for_bulk(turn.server()) {
+            if !free || !self.peers.is_open_for_bulk(turn.server()) {
                 continue;
             }
             let sent = match turn {
@@ -101,10 +116,10 @@ impl Core {
 
     /// All that there may be, in their order.
     fn turns(&self) -> Vec<Turn> {
-        let recoveries = self.recoveries.keys().copied().map(Turn::Recover);
-        let retries = self.unmoved_due().map(Turn::Retry);
-        let gives = self.giving.iter().copied().map(Turn::Give);
-        let fills = self.fill_waiting.keys().copied().map(Turn::Fill);
+        let recoveries = self.giver.recovering().map(Turn::Recover);
+        let retries = self.giver.unmoved_due().map(Turn::Retry);
+        let gives = self.giver.giving().map(Turn::Give);
+        let fills = self.followers.filling().map(Turn::Fill);
         recoveries
             .chain(retries)
             .chain(gives)
@@ -115,19 +130,6 @@ impl Core {
     /// Counts bytes against the rate.
     pub(crate) fn spend(&mut self, now: Duration, bytes: usize) {
         let rate = self.config.bytes_per_second;
-        if rate != u64::MAX {
-            let spent = Duration::from_secs_f64(bytes as f64 / rate as f64);
-            self.bulk.at = self.bulk.at.max(now.saturating_sub(LATE_MAX)) + spent;
-        }
-    }
-
-    /// Whether a chunk may be sent to this server that nobody waits for.
-    fn is_open_for_bulk(&self, server: ServerId) -> bool {
-        if mutants::is(Mutant::WindowIgnored) {
-            return true;
-        }
-        let (window, share) = (self.config.window_bytes, self.config.bulk_bytes);
-        let link = self.links.get(&server);
-        link.is_none_or(|link: &Link| link.is_open_for_bulk(window, share))
+        self.bulk.spend(now, rate, bytes);
     }
 }

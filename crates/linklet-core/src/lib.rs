@@ -62,6 +62,9 @@
 //! * Moves and copies that nobody waits for delay what is urgent by little: they are
 //!   made a chunk at a time, each in a [`Core::tick`] of its own, take turns,
 //!   and have a small share of the window to each server.
+//! * What happens for each request, commit and chunk looks at what it concerns, not at all that
+//!   waits or is under way: requests are found by who waits, dirty copies by the order that
+//!   changed them, orders by their commits.
 //! * Strong: a value that its next owner cannot store does not move. It is served on, but
 //!   for a round trip now and then in which it is sent again; who asks then waits. Two
 //!   servers say so ([`Effect::NotMoved`], [`Core::refusals`]). In other modes it is lost
@@ -76,7 +79,7 @@
 //!   has run out.
 //! * A server that is alive and that another one cannot reach is reached through a
 //!   third one, which is asked for after eight times [`Config::resend_after`] in vain
-//!   (`detour`). Strong commits wait for a copy that nobody can reach until its lease has
+//!   (`peers::detour`). Strong commits wait for a copy that nobody can reach until its lease has
 //!   run out, also for one that the map had before: it serves reads until it is known to
 //!   have dropped what it has.
 //! * Without copies, a server that is cut off serves on
@@ -110,44 +113,50 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | `core` | the state, and the ways in and out |
-//! | `claim`, `give` | the two sides of a move |
-//! | `bulk`, `part` | what nobody waits for: chunks, in turns |
-//! | `unmoved` | what its next owner cannot store |
-//! | `follow`, `copies` | the two sides of a copy |
-//! | `settle` | strong commits |
-//! | `serve`, `table` | what becomes of a request |
-//! | `recover` | sending copies to who takes over from a dead owner |
+//! | `core` | the parts of the state, and the ways in and out |
+//! | `known`, `peers` | what others know of maps; who lives, and how he is reached, through a third one if need be |
+//! | `lease`, `authority` | until when this server may serve; what it owns |
+//! | `receiver`, `giver` | the two sides of a move, what its next owner cannot store, and copies for who takes over from a dead one |
+//! | `followers`, `copies` | the two sides of a copy |
+//! | `proposals`, `settle` | strong commits |
+//! | `serve`, `waiting` | what becomes of a request, and who waits |
+//! | `published`, `table` | what threads look at |
+//! | `bulk`, `part`, `pause` | what nobody waits for: chunks, in turns; and how long what was refused waits |
 //! | `drain` | seeing that nothing is left |
-//! | `detour` | reaching through a third one who cannot be reached directly |
+//! | `outbox` | what the driver is to do |
 //! | `link`, `message`, `codec`, `wire` | what servers say to each other, how it arrives, and what other releases know of it |
 //! | `ranges` | facts about ranges of the key space |
 
+mod authority;
 mod bulk;
-mod claim;
 mod codec;
 mod config;
 mod copies;
 mod core;
-mod detour;
 mod drain;
 mod effect;
-mod follow;
-mod give;
+mod followers;
+mod giver;
+mod known;
+mod lease;
 mod link;
 mod loss;
 mod message;
 #[doc(hidden)]
 pub mod mutants;
+mod outbox;
 mod part;
 mod pause;
+mod peers;
+mod proposals;
+mod published;
 mod ranges;
-mod recover;
+mod receiver;
 mod serve;
 mod settle;
 mod table;
-mod unmoved;
 mod values;
+mod waiting;
 mod wire;
 
 pub use crate::core::Core;

@@ -69,11 +69,17 @@ pub enum Mutant {
     ClockStopsAsleep,
     /// A key may be changed again as soon as the caller who began a change has gone.
     TurnEndsWithItsCaller,
+    /// Keys have no turns of their own: one that waits for its copies holds up others.
+    TurnsShared,
+    /// A member whose corpus an assigner does not know gives everything up.
+    UnknownIsFinal,
+    /// A newcomer that had no answer asks as if it had not asked before.
+    NewcomerAsksAnew,
 }
 
 impl Mutant {
     /// Every mutant.
-    pub const ALL: [Mutant; 30] = [
+    pub const ALL: [Mutant; 33] = [
         Mutant::NotEverybodyAsked,
         Mutant::PromiseForgotten,
         Mutant::ServedInTransit,
@@ -104,6 +110,9 @@ impl Mutant {
         Mutant::WindowIgnored,
         Mutant::ClockStopsAsleep,
         Mutant::TurnEndsWithItsCaller,
+        Mutant::TurnsShared,
+        Mutant::UnknownIsFinal,
+        Mutant::NewcomerAsksAnew,
     ];
 }
 

@@ -1,7 +1,9 @@
 //! Facts about ranges of the key space: disjoint, in order, neighbours with
 //! the same fact joined.
 
+use bytes::Bytes;
 use std::collections::BTreeMap;
+use std::ops::Bound::{self, Excluded, Included, Unbounded};
 use trefoil_sharder::{AssignedSlice, KeyPoint, Slice};
 
 /// From points to facts. Amid a move there are tens of thousands of ranges, and each
@@ -183,6 +185,17 @@ impl RangeSet {
     pub(crate) fn common(&self, slice: Slice) -> impl Iterator<Item = Slice> {
         self.within(slice).map(|(slice, ())| slice)
     }
+}
+
+/// A key in the key space: keys are ordered by their points.
+pub(crate) type Key = (KeyPoint, Bytes);
+
+/// The keys whose points are in a slice.
+pub(crate) fn keys_of(slice: Slice) -> (Bound<Key>, Bound<Key>) {
+    let next = slice.last().0.checked_add(1);
+    let end = next.map(|next| Excluded((KeyPoint(next), Bytes::new())));
+    let start = Included((slice.start(), Bytes::new()));
+    (start, end.unwrap_or(Unbounded))
 }
 
 /// The assigned slices that have points of a slice.

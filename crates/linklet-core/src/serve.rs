@@ -2,8 +2,7 @@
 
 use crate::Replication;
 use crate::core::Core;
-use crate::effect::{Access, Decision, Effect, Refused, Request, Ticket};
-use crate::message::Message;
+use crate::effect::{Access, Decision, Refused, Request, Ticket};
 use crate::mutants::{self, Mutant};
 use crate::values::Values;
 use std::time::Duration;
@@ -36,10 +35,10 @@ impl Core {
         if self.replaced {
             return Decision::Refused(Refused::Replaced);
         }
-        if let Some(&token) = self.owned.get(point) {
-            if let Some(&to) = self.leaving.get(point) {
-                if self.is_sent_again(to, point) {
-                    self.parked.entry(point).or_default().push(ticket);
+        if let Some(token) = self.authority.token(point) {
+            if let Some(&to) = self.giver.leaving().get(point) {
+                if self.giver.is_sent_again(to, point) {
+                    self.waiting.wait_at(point, ticket);
                     return Decision::Wait;
                 }
                 return self.redirect_to(to);
@@ -48,7 +47,7 @@ impl Core {
                 return Decision::Refused(Refused::NoLease);
             }
             if self.proposals.is_unsettled(point) {
-                self.parked.entry(point).or_default().push(ticket);
+                self.waiting.wait_at(point, ticket);
                 return Decision::Wait;
             }
             if access == Access::Commit
@@ -58,25 +57,21 @@ impl Core {
             }
             return Decision::Serve { token };
         }
-        let sent = self.transit_at.get(point);
-        let sent = sent.and_then(|chunk| self.transit.get(chunk));
-        if let Some((to, token)) = sent.and_then(|t| Some((t.to, *t.owned.get(point)?)))
-            && !self.wanted.has(point)
-        {
+        if let Some((to, token)) = self.sent(point) {
             if mutants::is(Mutant::ServedInTransit) {
                 return Decision::Serve { token };
             }
-            if self.is_sent_again(to, point) {
-                self.parked.entry(point).or_default().push(ticket);
+            if self.giver.is_sent_again(to, point) {
+                self.waiting.wait_at(point, ticket);
                 return Decision::Wait;
             }
             return self.redirect_to(to);
         }
-        if self.wanted.has(point) {
-            if let Some(holder) = self.unstored.holder(point) {
+        if self.receiver.wanted().has(point) {
+            if let Some(holder) = self.receiver.holder(point) {
                 return self.redirect_to(holder);
             }
-            self.parked.entry(point).or_default().push(ticket);
+            self.waiting.wait_at(point, ticket);
             self.pull(now, point);
             return Decision::Wait;
         }
@@ -85,46 +80,45 @@ impl Core {
             return Decision::ServeCopy;
         }
         // By the newest map that anybody involved knows of.
-        let fence = self.fence.get(point).copied();
-        let newest = known.max(fence);
-        if self.map.version() < newest || self.map.version().is_none() {
+        let newest = known.max(self.authority.promised_at(point));
+        if self.known.version() < newest || self.known.version().is_none() {
             if let Some(newest) = newest {
                 self.hear_version(now, newest);
             }
-            self.parked_for.push((newest, ticket));
+            self.waiting.wait_for(newest, ticket);
             return Decision::Wait;
         }
-        let primary = self.map.current().and_then(|map| {
+        let primary = self.known.map().and_then(|map| {
             let servers = &map.slice_of(point).servers;
             servers.first().copied().filter(|&server| server != self.me)
         });
         Decision::Redirect {
             to: primary,
-            version: self.map.version(),
+            version: self.known.version(),
         }
     }
 
     /// Who was sent a key that this server had, and has not answered: who asks for it waits
     /// for that.
     pub fn sent_to(&self, point: KeyPoint) -> Option<ServerId> {
-        let chunk = self.transit_at.get(point)?;
-        let transit = self.transit.get(chunk)?;
-        (transit.owned.has(point) && !self.wanted.has(point)).then_some(transit.to)
+        self.sent(point).map(|(to, _)| to)
+    }
+
+    /// Who was sent a key, with its token, if it is not to come back here.
+    fn sent(&self, point: KeyPoint) -> Option<(ServerId, AssignmentVersion)> {
+        let sent = self.giver.in_transit(point);
+        sent.filter(|_| !self.receiver.wanted().has(point))
     }
 
     /// The driver no longer waits for this request.
     pub fn forget_request(&mut self, ticket: Ticket) {
-        self.parked.retain(|_, tickets| {
-            tickets.retain(|&parked| parked != ticket);
-            !tickets.is_empty()
-        });
-        self.parked_for.retain(|&(_, parked)| parked != ticket);
+        self.waiting.forget(ticket);
     }
 
     fn redirect_to(&self, to: ServerId) -> Decision {
         Decision::Redirect {
             to: Some(to),
-            version: self.heard.get(&to).copied().max(self.map.version()),
+            version: self.known.newest_of(to),
         }
     }
 
@@ -138,83 +132,29 @@ impl Core {
     /// newer, except for keys with orders that are not settled: those are the
     /// owner's to answer.
     fn copy_serves(&self, now: Duration, point: KeyPoint, access: Access) -> bool {
-        let Some(copy) = self.copies.get(point) else {
+        let Some(&copy) = self.copies.here().get(point) else {
             return false;
         };
         match self.config.replication {
             Replication::None => false,
             Replication::Eventual => access == Access::ReadCopy,
             Replication::Strong => {
-                self.struck_off(copy.owner, copy.token).is_none()
+                self.copies.struck_off(copy).is_none()
                     && self.may_serve(now)
-                    && (!self.is_dirty(point) || mutants::is(Mutant::DirtyCopyRead))
-            }
-        }
-    }
-
-    pub(crate) fn is_dirty(&self, point: KeyPoint) -> bool {
-        self.dirty
-            .range((point, bytes::Bytes::new())..)
-            .next()
-            .is_some_and(|((at, _), _)| *at == point)
-    }
-
-    /// Asks whoever has the key to send it first.
-    fn pull(&mut self, now: Duration, point: KeyPoint) {
-        let Some(claim) = &self.claim else {
-            return;
-        };
-        // Without an answer yet there is nobody to ask.
-        let holders: Vec<ServerId> = claim.holders(point).collect();
-        for from in holders {
-            let Some(claim) = &mut self.claim else {
-                return;
-            };
-            if claim.pulled.insert((from, point)) {
-                let (claim, points) = (claim.id, vec![point]);
-                self.say(now, from, Message::Pull { claim, points });
+                    && (!self.copies.is_dirty(point) || mutants::is(Mutant::DirtyCopyRead))
             }
         }
     }
 
     /// Requests for these ranges are decided anew.
     pub(crate) fn wake(&mut self, ranges: &[Slice]) {
-        for slice in ranges {
-            let points: Vec<KeyPoint> = self
-                .parked
-                .range(slice.start()..=slice.last())
-                .map(|(&point, _)| point)
-                .collect();
-            for point in points {
-                let tickets = self.parked.remove(&point).unwrap_or_default();
-                for ticket in tickets {
-                    self.tell(Effect::Wake(ticket));
-                }
-            }
-        }
+        self.waiting.wake(ranges, &mut self.outbox);
     }
 
     /// Requests that waited for what is now somebody else's.
     pub(crate) fn wake_unwanted(&mut self) {
-        let wanted = &self.wanted;
-        let points: Vec<Slice> = self
-            .parked
-            .keys()
-            .filter(|&&point| !wanted.has(point) && !self.proposals.is_unsettled(point))
-            .map(|&point| Slice::of_point(point))
-            .collect();
-        self.wake(&points);
-    }
-
-    /// Requests whose callers knew more than this server.
-    pub(crate) fn wake_informed(&mut self, version: AssignmentVersion) {
-        let parked = std::mem::take(&mut self.parked_for);
-        for (wanted, ticket) in parked {
-            if wanted <= Some(version) {
-                self.tell(Effect::Wake(ticket));
-            } else {
-                self.parked_for.push((wanted, ticket));
-            }
-        }
+        let (wanted, proposals) = (self.receiver.wanted(), &self.proposals);
+        let is_unwanted = |point| !wanted.has(point) && !proposals.is_unsettled(point);
+        self.waiting.wake_if(is_unwanted, &mut self.outbox);
     }
 }

@@ -24,11 +24,15 @@ use trefoil_layout::hash::KeyHasher;
 use trefoil_linklet_core::{Config, Replication, TooFew};
 use trefoil_sharder::Capacity;
 
+/// How long a load may take, unless something else is said.
+const LOAD_WITHIN: Duration = Duration::from_secs(10);
+
 /// How a linklet is to be. Made by [`Linklet::builder`].
 pub struct Builder<V> {
     corpus: String,
     marshaller: Box<dyn Marshal<V>>,
     loader: Option<Arc<dyn Loader<V>>>,
+    load_within: Duration,
     listeners: Vec<Arc<dyn Listener>>,
     notices: bool,
     expires: Option<Box<Expires<V>>>,
@@ -43,6 +47,8 @@ pub struct Builder<V> {
     patience: Duration,
     report_every: Duration,
     security: Security,
+    /// Of the link to the assigner, if it is another.
+    assigner_security: Option<Security>,
 }
 
 /// Which assigner a linklet joins.
@@ -81,6 +87,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
             corpus: corpus.into(),
             marshaller: Box::new(marshaller),
             loader: None,
+            load_within: LOAD_WITHIN,
             listeners: Vec::new(),
             notices: false,
             expires: None,
@@ -95,6 +102,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
             patience: Duration::from_secs(5),
             report_every: Duration::from_secs(1),
             security: Security::default(),
+            assigner_security: None,
         }
     }
 }
@@ -107,6 +115,21 @@ impl<V: Send + Sync + 'static> Builder<V> {
     #[must_use]
     pub fn loader(mut self, loader: impl Loader<V>) -> Self {
         self.loader = Some(Arc::new(loader));
+        self
+    }
+
+    /// How long a load may take, however often it is begun anew because a change came
+    /// between; 10 s unless something else is said. Then the loader's future is dropped, and
+    /// who asked, and everybody who waits for the same load, is told
+    /// [`Error::LoadOverran`](crate::Error::LoadOverran), and the next call loads again, unless
+    /// a value that had been read is stored all the same, a moment after the time was up. A
+    /// caller who waits for another one's load waits for no longer than this;
+    /// one whose leader goes away loads itself, and has the time anew.
+    ///
+    /// A loader that blocks its thread instead of waiting cannot be stopped by it.
+    #[must_use]
+    pub fn load_within(mut self, limit: Duration) -> Self {
+        self.load_within = limit;
         self
     }
 
@@ -360,24 +383,40 @@ impl<V: Send + Sync + 'static> Builder<V> {
     }
 
     /// What protects the connections to the assigner and to the other servers;
-    /// unless something else is said they are plain and end at this host. With
-    /// certificates ([`Security::of_server`]) an application that mounts
-    /// [`Linklet::service`] serves what comes in by [`Security::incoming`].
+    /// unless something else is said they are plain and end at this host, and at its
+    /// own user and root ([`Security::users`] names others).
+    ///
+    /// An application that mounts [`Linklet::service`] serves what comes in by
+    /// [`Security::incoming`], which keeps strangers away from its own services, too.
+    /// Behind another listener frames are refused with certificates. Without them,
+    /// behind one of tonic's over TCP, it is asked with each stream who has opened it,
+    /// and the application's own services answer whom they like.
     #[must_use]
     pub fn security(mut self, security: Security) -> Self {
         self.security = security;
         self
     }
 
-    /// Allows everything to cross a network in the clear.
+    /// What protects the link to the assigner alone, where it is something else than
+    /// [`security`](Builder::security), which goes for the other servers then.
+    #[must_use]
+    pub fn assigner_security(mut self, security: Security) -> Self {
+        self.assigner_security = Some(security);
+        self
+    }
+
+    /// Allows everything to cross a network in the clear, to the assigner and to the
+    /// other servers: both links. For one of the two say
+    /// [`Security::Plaintext`] to [`assigner_security`](Builder::assigner_security) or to
+    /// [`security`](Builder::security).
     #[must_use]
     pub fn insecure(mut self, insecure: bool) -> Self {
-        if !self.security.is_encrypted() {
-            self.security = match insecure {
-                true => Security::Plaintext,
-                false => Security::Loopback,
-            };
-        }
+        self.security = match (self.security, insecure) {
+            (encrypted @ Security::Certificates(_), _) => encrypted,
+            (_, true) => Security::Plaintext,
+            (Security::Plaintext, false) => Security::Loopback,
+            (kept @ (Security::Loopback | Security::Users(_)), false) => kept,
+        };
         self
     }
 
@@ -412,7 +451,8 @@ impl<V: Send + Sync + 'static> Builder<V> {
             )
         };
         let security = self.security.clone();
-        let join = joiner(assigner.into(), self.corpus.clone(), security.clone());
+        let to_assigner = self.assigner_security.unwrap_or_else(|| security.clone());
+        let join = joiner(assigner.into(), self.corpus.clone(), to_assigner);
         self.config.validate()?;
         let session = join(info.clone()).await?;
         let (events, heard) = events();
@@ -430,13 +470,18 @@ impl<V: Send + Sync + 'static> Builder<V> {
             stale_max: self.stale_max,
             spill,
         }));
-        let life = Life::new(Arc::clone(&store), session.clone(), self.config.clone())?;
+        let life = Life::new(
+            Arc::clone(&store),
+            session.clone(),
+            security.clone(),
+            self.config.clone(),
+        )?;
         let writes = store.spill.is_some().then(|| Arc::clone(&store));
         let inner = Arc::new(Inner::new(
             self.corpus,
             store,
             self.config,
-            self.loader,
+            (self.loader, self.load_within),
             security,
             life,
         ));
@@ -529,4 +574,23 @@ fn joiner(assigner: Assigner, corpus: String, security: Security) -> Join {
             }
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PlainMarshal;
+
+    #[test]
+    fn what_was_said_of_users_and_certificates_outlasts_that_nothing_is_insecure() {
+        let builder = |security| -> Builder<String> {
+            Linklet::builder("mail", PlainMarshal).security(security)
+        };
+        let kept = builder(Security::users([33])).insecure(false).security;
+        assert!(kept.local_users().let_in(33), "{kept:?}");
+        let protected = builder(Security::Plaintext).insecure(false).security;
+        assert!(matches!(protected, Security::Loopback), "{protected:?}");
+        let open = builder(Security::users([33])).insecure(true).security;
+        assert!(matches!(open, Security::Plaintext), "{open:?}");
+    }
 }

@@ -97,6 +97,7 @@ pub(crate) async fn drive<V: Send + Sync + 'static>(
         let life = Life::new(
             Arc::clone(&present.store),
             session.clone(),
+            present.security.clone(),
             present.config.clone(),
         );
         let life = match life {

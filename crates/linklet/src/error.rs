@@ -190,6 +190,14 @@ pub enum Error {
     /// The loader failed.
     #[error("loading failed: {0}")]
     Load(#[source] LoaderError),
+    /// The loader did not answer in time ([`Builder::load_within`](crate::Builder::load_within)),
+    /// for this caller or for another one for whose load it waited. The next
+    /// call loads again, or finds a value that had been read already and is stored late.
+    #[error("the loader has not answered after {limit:?}: is the database away?")]
+    LoadOverran {
+        /// How long it may take.
+        limit: Duration,
+    },
     /// The value was spilled to disk ([`Builder::spill`](crate::Builder::spill)) and cannot be
     /// read back: it is lost, and was reported ([`Listener::state_loss`](crate::Listener)). From
     /// now on the key is absent. Of a copy ([`read_copy`](crate::Linklet::read_copy)) it says
@@ -284,9 +292,9 @@ impl From<Error> for Status {
             Error::NoRoom { .. } | Error::NoRoomForCopy { .. } => Code::ResourceExhausted,
             Error::TooLong { .. } => Code::InvalidArgument,
             Error::Conflict | Error::OtherHistory { .. } => Code::FailedPrecondition,
-            Error::Overran { .. } | Error::Indeterminate(Indeterminate::Unconfirmed { .. }) => {
-                Code::DeadlineExceeded
-            }
+            Error::Overran { .. }
+            | Error::LoadOverran { .. }
+            | Error::Indeterminate(Indeterminate::Unconfirmed { .. }) => Code::DeadlineExceeded,
             Error::Indeterminate(
                 Indeterminate::Replaced
                 | Indeterminate::TooFewCopies { .. }

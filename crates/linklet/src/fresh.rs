@@ -293,6 +293,12 @@ impl Fresh {
         self.table().refresh(id(hash), position, kept)
     }
 
+    /// A change that is contained in the value that is kept: the value's stamp from
+    /// now on. Under the lock of its part.
+    pub(crate) fn contained(&self, hash: KeyHash, position: u64, kept: Stamp) -> Stamp {
+        self.table().contained(id(hash), position, kept)
+    }
+
     /// Everything up to there was told, and has been seen to.
     pub(crate) fn progress(&self, progress: Progress) {
         self.connected.store(true, Ordering::Release);

@@ -4,8 +4,8 @@
 //! One [`Linklet`] holds the objects of one corpus that this server owns; the other
 //! servers hold the rest. Requests are operations on it, and an object that is
 //! somebody else's is answered with a redirect, which the callers' router follows.
-//! What is shared by the three pages of code below: an assigner (`trefoil assigner`)
-//! says who owns what, and a server is left by [`Linklet::drain`].
+//! In all three examples below an assigner (`trefoil assigner`) says who owns what, and
+//! [`Linklet::drain`] gives everything to the others before a server is stopped.
 //!
 //! # A cache in front of Postgres
 //!
@@ -15,15 +15,31 @@
 //!
 //! ```no_run
 //! use std::sync::Arc;
-//! use tokio_postgres::NoTls;
+//! use tokio::sync::Mutex;
+//! use tokio_postgres::{Client, Error, NoTls};
 //! use trefoil_freshness::{SubscribeOptions, Subscription};
 //! use trefoil_linklet::endpoint::Reach;
 //! use trefoil_linklet::{Linklet, LoaderError, PlainMarshal};
 //!
+//! /// One connection, made anew when it has ended; a pool does as well.
+//! #[derive(Default)]
+//! struct Database(Mutex<Option<Arc<Client>>>);
+//!
+//! impl Database {
+//!     async fn client(&self) -> Result<Arc<Client>, Error> {
+//!         let mut kept = self.0.lock().await;
+//!         if let Some(client) = kept.as_ref().filter(|client| !client.is_closed()) {
+//!             return Ok(Arc::clone(client));
+//!         }
+//!         let options = "host=127.0.0.1 user=app connect_timeout=5";
+//!         let (client, connection) = tokio_postgres::connect(options, NoTls).await?;
+//!         tokio::spawn(connection);
+//!         Ok(Arc::clone(kept.insert(Arc::new(client))))
+//!     }
+//! }
+//!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! let (database, connection) = tokio_postgres::connect("host=127.0.0.1 user=app", NoTls).await?;
-//! tokio::spawn(connection);
-//! let database = Arc::new(database);
+//! let database = Arc::new(Database::default());
 //!
 //! // Run once for each key, however many ask for it at the same time.
 //! let load = move |key: Vec<u8>| {
@@ -33,7 +49,8 @@
 //!         let id: i64 = id
 //!             .and_then(|id| id.parse().ok())
 //!             .ok_or_else(|| LoaderError::new("no key of a contact"))?;
-//!         let row = database
+//!         let client = database.client().await.map_err(LoaderError::from_error)?;
+//!         let row = client
 //!             .query_opt("SELECT phone FROM contact WHERE id = $1", &[&id])
 //!             .await
 //!             .map_err(LoaderError::from_error)?;
@@ -42,7 +59,7 @@
 //! };
 //! let phones: Linklet<String> = Linklet::builder("phones", PlainMarshal)
 //!     .memory(1 << 30) // beyond it others make room
-//!     .loader(load)
+//!     .loader(load) // has 10 s for each key: see `load_within`
 //!     .listen("127.0.0.1:7421", "127.0.0.1:0".parse()?)
 //!     .await?;
 //! let relay = SubscribeOptions::new("http://127.0.0.1:7431");
@@ -216,9 +233,10 @@
 //!    until the key has arrived, and has it sent first.
 //! 3. What is lost is told, each loss in one report of one server: to
 //!    [`Listener::state_loss`], by range or by name, with the reason.
-//! 4. Memory: no more than [`Builder::memory`] and one value; with [`Builder::spill`], and
-//!    what arrives from other servers or was changed in place while values are being
-//!    written, for which an eighth of the bound is kept free.
+//! 4. Memory: no more than [`Builder::memory`] and one value. With [`Builder::spill`] it may
+//!    be more while values are being written: by what arrives from other servers, an eighth
+//!    of the bound at most, by strong commits that have just been confirmed, and by one
+//!    changed value for each call under way.
 //! 5. With [`Replication::Strong`] a commit is seen by nobody before every
 //!    replica has it, and a server whose lease has ended serves nothing,
 //!    whatever it believes. A commit that is not confirmed in time is
@@ -228,11 +246,20 @@
 //! # Threads
 //!
 //! Operations run on the caller's thread. A part of the table is locked for
-//! as long as a lookup takes ([`Linklet::update`] and [`Linklet::upsert`]: as
-//! long as their closures; with [`Replication::Strong`] these run outside any
-//! lock, too); other closures run outside any lock. The protocol's lock is taken
-//! only for keys that are being moved, for strong commits, and by the driver, and
-//! no closure runs under it.
+//! as long as a lookup takes. The protocol's lock is taken only for keys that are
+//! being moved, for strong commits, and by the driver.
+//!
+//! | the application's | runs under |
+//! |---|---|
+//! | closures of [`Linklet::update`] and [`Linklet::upsert`] | the lock of the key's part; with [`Replication::Strong`] none |
+//! | the closure of [`Linklet::sink_comparing`], at every refresh | the lock of the key's part |
+//! | [`Builder::expires`], at every change | the lock of the key's part; and the protocol's where the change came from another server, or is a strong commit that has been confirmed |
+//! | [`Marshal`], when a value moves or is copied | the protocol's, as a rule |
+//! | loaders, [`Listener`], all other closures | none |
+//!
+//! What runs under a lock has to be short, and **may not call the linklet**, neither
+//! for objects nor for [`Linklet::metrics`] or [`Linklet::stats`]: it would wait for
+//! itself, for ever.
 //!
 //! | module | what it does |
 //! |---|---|

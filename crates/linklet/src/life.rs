@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::oneshot;
+use trefoil_channel::Security;
 use trefoil_coordination::{Session, View};
 use trefoil_linklet_core::{
     Commit, Config, ConfigError, Core, Effect, Message, NotStored, Ticket, Uncertain, Wire,
@@ -68,10 +69,11 @@ impl<V: Send + Sync + 'static> Life<V> {
     pub(crate) fn new(
         store: Arc<Store<V>>,
         session: Session,
+        security: Security,
         config: Config,
     ) -> Result<Self, ConfigError> {
         let id = session.server_id();
-        let peers = Peers::new(&session);
+        let peers = Peers::new(&session, security);
         let core = Core::new(id, config)?;
         store.facts.begin(&session);
         Ok(Life {

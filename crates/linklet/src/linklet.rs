@@ -69,6 +69,8 @@ pub(crate) struct Inner<V> {
     pub(crate) store: Arc<Store<V>>,
     pub(crate) config: Config,
     pub(crate) loader: Option<Arc<dyn Loader<V>>>,
+    /// How long a load may take.
+    pub(crate) load_within: Duration,
     /// Of its connections.
     pub(crate) security: Security,
     /// One change at a time of a key whose replicas confirm.
@@ -102,7 +104,7 @@ impl<V: Send + Sync + 'static> Inner<V> {
         corpus: String,
         store: Arc<Store<V>>,
         config: Config,
-        loader: Option<Arc<dyn Loader<V>>>,
+        (loader, load_within): (Option<Arc<dyn Loader<V>>>, Duration),
         security: Security,
         life: Life<V>,
     ) -> Self {
@@ -111,6 +113,7 @@ impl<V: Send + Sync + 'static> Inner<V> {
             store,
             config,
             loader,
+            load_within,
             security,
             turns: Arc::default(),
             life: Mutex::new(Some(life)),

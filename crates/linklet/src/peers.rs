@@ -85,11 +85,12 @@ impl Drop for Link {
 }
 
 impl Peers {
-    pub(crate) fn new(session: &Session) -> Self {
+    /// `security` is that of the other servers' connections: the assigner's may be another.
+    pub(crate) fn new(session: &Session, security: Security) -> Self {
         Peers {
             corpus: session.corpus().to_owned(),
             me: session.server_id(),
-            security: session.security().clone(),
+            security,
             view: session.view(),
             links: HashMap::new(),
             runtime: Handle::current(),

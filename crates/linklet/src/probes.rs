@@ -18,7 +18,8 @@ const SILENCE_MAX: Duration = Duration::from_secs(30);
 impl<V: Send + Sync + 'static> Linklet<V> {
     /// Serves `/metrics`, `/livez`, `/readyz` and `/drain` at this address until the
     /// value is dropped: for Prometheus, and for an orchestrator that starts and
-    /// stops servers ([`trefoil_endpoint`] says what each answers). An application
+    /// stops servers ([`trefoil_endpoint`] says what each answers). Users of this host who
+    /// are named by [`Security::users`](crate::Security::users) may drain it, too. An application
     /// with several linklets, or with metrics of its own, makes one [`Endpoint`] of
     /// their [`process`](Linklet::process)es.
     ///
@@ -34,7 +35,8 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         address: SocketAddr,
         reach: Reach,
     ) -> Result<Endpoint, EndpointError> {
-        Endpoint::listen(address, reach, vec![self.process()])
+        let drainers = self.inner().security.local_users();
+        Endpoint::listen_for(address, reach, vec![self.process()], drainers)
     }
 
     /// What it tells at such a port.

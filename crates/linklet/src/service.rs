@@ -13,7 +13,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 use tonic::{Request, Response, Status, Streaming};
-use trefoil_channel::{Right, Security, permit};
+use trefoil_channel::{Right, Security, Who, permit};
 use trefoil_linklet_core::{Frame, Wire};
 use trefoil_sharder::ServerId;
 
@@ -173,7 +173,8 @@ impl Peer for PeerService {
         &self,
         request: Request<Streaming<Parcel>>,
     ) -> Result<Response<Receipt>, Status> {
-        let (_, extensions, mut parcels) = request.into_parts();
+        let (_, mut extensions, mut parcels) = request.into_parts();
+        Who::note(&mut extensions);
         // Nothing is kept in memory for whoever may serve no corpus of these.
         let may_serve = |(corpus, (_, security)): (&String, &(Arc<dyn Receive>, Security))| {
             permit(security, &extensions, Right::Serve(corpus))

@@ -26,6 +26,7 @@ mod session;
 mod shared;
 mod tape;
 mod waits;
+mod wanted;
 mod watch;
 mod workloads;
 
@@ -34,12 +35,13 @@ pub use client::{Client, Line, Load, Offered, Slice};
 pub use clusters::Cluster;
 pub use pace::Pace;
 pub use report::{
-    CommitRow, DurableRow, DurableRun, ECHO, Latency, OffHostRow, OrderedReport, RocksRow,
-    RocksRun, SharedRow, Way, WorkloadRow,
+    CommitRow, DurableRow, DurableRun, ECHO, Latency, MEMCACHED, NILEXT, NILEXT_ASLEEP, OffHostRow,
+    OrderedReport, RocksRow, RocksRun, SharedRow, Way, WorkloadRow,
 };
 pub use session::{System, Workload, serve};
 pub use tape::Tape;
 pub use waits::Waits;
+pub use wanted::{Target, Wanted};
 pub use workloads::{Body, Session, measure_by};
 
 use std::path::PathBuf;
@@ -127,6 +129,15 @@ pub enum LoadError {
          folder on one"
     )]
     Memory(PathBuf),
+    /// So many slices in a row.
+    #[error(
+        "nothing was done in {slices} short measurements in a row: other programs have the \
+         cores; measure when the machine is less busy"
+    )]
+    NothingDone {
+        /// How many.
+        slices: usize,
+    },
     /// The queue was refused or ended amid a measurement.
     #[error("the queue under load failed: {0}")]
     Queue(String),

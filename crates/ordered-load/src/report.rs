@@ -1,6 +1,7 @@
 //! What was measured: medians over the runs, for people and for scripts.
 
 use crate::LoadOptions;
+use crate::wanted::{self, Wanted};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -68,12 +69,20 @@ pub struct OffHostRow {
     pub latency: Latency,
     /// Of the medians, to the bare echo's; 0 without one.
     pub to_echo: f64,
+    /// What was wanted.
+    pub wanted: Option<Wanted>,
     /// Every run.
     pub runs: Vec<Latency>,
 }
 
 /// What other SETs from another host are compared to.
 pub const ECHO: &str = "bare echo";
+/// Rows of SETs that are done when they are acknowledged begin so.
+pub const NILEXT: &str = "nilext SET";
+/// That to a server that sleeps, to which memcached's is compared.
+pub const NILEXT_ASLEEP: &str = "nilext SET, server asleep";
+/// memcached's.
+pub const MEMCACHED: &str = "SET of memcached, client spins";
 
 /// One workload on one system.
 #[derive(Clone, Debug, Serialize)]
@@ -106,6 +115,8 @@ pub struct WorkloadRow {
     pub paper_ratio: f64,
     /// Of the medians at peak, this system's to the ordered queue's.
     pub ratio: f64,
+    /// What was wanted of that.
+    pub wanted: Option<Wanted>,
 }
 
 /// Clients with or without a connection of their own.
@@ -176,6 +187,8 @@ pub struct RocksRow {
     pub ratio_at_equal_rate: Option<f64>,
     /// Of the puts acknowledged a second, the durable queue's to this one's.
     pub ratio_puts: f64,
+    /// What was wanted of the medians at the equal rate.
+    pub wanted: Option<Wanted>,
     /// Every run.
     pub runs: Vec<RocksRun>,
 }
@@ -205,6 +218,10 @@ impl RocksRow {
 
 /// What RocksDB is behind in the row that others are compared to.
 pub(crate) const DURABLE_QUEUE: &str = "durable queue";
+/// It runs to completion.
+pub(crate) const SYNC_EACH: &str = "own log, a sync each";
+/// The CPU acknowledges, and executes afterwards.
+pub(crate) const FLUSH_EACH: &str = "DeferredExec, a flush each";
 
 /// All figures of one invocation.
 #[derive(Clone, Debug, Serialize)]
@@ -276,7 +293,8 @@ pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 impl OrderedReport {
-    pub(crate) fn new(options: &LoadOptions) -> Self {
+    /// Without rows yet.
+    pub fn new(options: &LoadOptions) -> Self {
         OrderedReport {
             runs: options.runs,
             seconds: options.seconds,
@@ -323,6 +341,7 @@ impl OrderedReport {
                 value_len,
                 latency: run,
                 to_echo: 0.0,
+                wanted: None,
                 runs: vec![run],
             }),
         }
@@ -342,6 +361,7 @@ impl OrderedReport {
                 row.latency.p50_ns as f64 / (*p50_ns).max(1) as f64
             });
         }
+        wanted::of_off_host(&mut self.off_host);
     }
 
     pub(crate) fn add_workload(&mut self, place: WorkloadPlace, run: WorkloadRun) {
@@ -395,6 +415,7 @@ impl OrderedReport {
                 ratio_at_peak: 1.0,
                 ratio_at_equal_rate: None,
                 ratio_puts: 1.0,
+                wanted: None,
                 runs: vec![run],
             }),
         }
@@ -413,6 +434,7 @@ impl OrderedReport {
                 row.compare(*queue);
             }
         }
+        wanted::of_rocks(&mut self.rocks);
     }
 
     /// Makes medians of what was added.
@@ -458,6 +480,7 @@ impl OrderedReport {
                 paper_p50_us: paper_us[system],
                 paper_ratio: paper_us[system] / paper_us[2],
                 ratio: 1.0,
+                wanted: None,
             });
         }
         let ways = [
@@ -470,9 +493,10 @@ impl OrderedReport {
             .flat_map(|rows| rows.chunks_mut(SYSTEMS.len()))
         {
             let ours = three.last().map_or(1, |row| row.at_peak.p50_ns.max(1));
-            for row in three {
+            for row in three.iter_mut() {
                 row.ratio = row.at_peak.p50_ns as f64 / ours as f64;
             }
+            wanted::of_workloads(three);
         }
         for (at, row) in self.shared.iter_mut().enumerate() {
             row.commits_per_s = median(self.raw_shared[&at].iter().copied());
@@ -571,8 +595,11 @@ impl OrderedReport {
             } = row.latency;
             let _ = writeln!(
                 text,
-                "{:<58} {:>7} {p50_ns:>10} {p99_ns:>10} {p999_ns:>10} {:>8.2}",
-                row.what, row.value_len, row.to_echo
+                "{:<58} {:>7} {p50_ns:>10} {p99_ns:>10} {p999_ns:>10} {:>8.2}{}",
+                row.what,
+                row.value_len,
+                row.to_echo,
+                said(row.wanted)
             );
         }
     }
@@ -616,15 +643,21 @@ impl OrderedReport {
                 row.ratio_at_peak
             );
             let _ = match at_equal_rate.zip(row.ratio_at_equal_rate) {
-                Some((equal, ratio)) => writeln!(
+                Some((equal, ratio)) => write!(
                     text,
                     " {:>9} {:>9} {ratio:>6.2}",
                     equal.p50_ns, equal.p99_ns
                 ),
-                None => writeln!(text, " {:>9} {:>9} {:>6}", "-", "-", "-"),
+                None => write!(text, " {:>9} {:>9} {:>6}", "-", "-", "-"),
             };
+            let _ = writeln!(text, "{}", said(row.wanted));
         }
     }
+}
+
+/// Behind a row.
+fn said(wanted: Option<Wanted>) -> String {
+    wanted.map_or(String::new(), |wanted| format!("  {wanted}"))
 }
 
 fn put_workloads(text: &mut String, by: &str, rows: &[WorkloadRow]) {
@@ -650,7 +683,7 @@ fn put_workloads(text: &mut String, by: &str, rows: &[WorkloadRow]) {
     for row in rows {
         let _ = writeln!(
             text,
-            "{:<7} {:<14} {:>9.0} {:>8} {:>9} {:>7.2} {:>11} {:>9} {:>8} {:>12} {:>9} {:>8.2}",
+            "{:<7} {:<14} {:>9.0} {:>8} {:>9} {:>7.2} {:>11} {:>9} {:>8} {:>12} {:>9} {:>8.2}{}",
             row.cluster,
             row.system,
             row.peak_per_s,
@@ -662,7 +695,8 @@ fn put_workloads(text: &mut String, by: &str, rows: &[WorkloadRow]) {
             row.pause_max_us,
             row.at_equal_rate.p50_ns,
             row.paper_p50_us,
-            row.paper_ratio
+            row.paper_ratio,
+            said(row.wanted)
         );
     }
 }

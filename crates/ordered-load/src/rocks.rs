@@ -13,7 +13,7 @@
 //!
 //! A get travels through the queue with the puts, so it misses none that was acknowledged.
 
-use crate::report::{DURABLE_QUEUE, OrderedReport, RocksRun};
+use crate::report::{DURABLE_QUEUE, FLUSH_EACH, OrderedReport, RocksRun, SYNC_EACH};
 use crate::rocks_load::{Client, Load, Mix, direct};
 use crate::{LoadError, LoadOptions, pin};
 use rustix::thread::CpuSet;
@@ -60,8 +60,8 @@ const ALL: [System; 4] = [
 impl System {
     fn name(self) -> &'static str {
         match self {
-            System::SyncEach => "own log, a sync each",
-            System::Deferred => "DeferredExec, a flush each",
+            System::SyncEach => SYNC_EACH,
+            System::Deferred => FLUSH_EACH,
             System::SyncGroup => "own log, a sync for each group",
             System::DurableQueue => DURABLE_QUEUE,
         }

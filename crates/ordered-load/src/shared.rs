@@ -73,13 +73,15 @@ fn run(options: &LoadOptions, clients: usize) -> Result<f64, LoadError> {
         }
     };
     let stop = AtomicBool::new(false);
+    // The server is there until all clients have ended: it refuses what comes after it.
+    let is_over = AtomicBool::new(false);
     let executed = AtomicU64::new(0);
     let ready = Barrier::new(clients + 1);
     std::thread::scope(|scope| {
-        let (stop, ready, executed) = (&stop, &ready, &executed);
+        let (stop, is_over, ready, executed) = (&stop, &is_over, &ready, &executed);
         let server = scope.spawn(move || {
             let pinned = pin(options.server_core);
-            worker.serve(&mut Count { count: 0, executed }, stop);
+            worker.serve(&mut Count { count: 0, executed }, is_over);
             pinned
         });
         let threads: Vec<_> = carriers
@@ -115,8 +117,9 @@ fn run(options: &LoadOptions, clients: usize) -> Result<f64, LoadError> {
             rates.push(done as f64 / start.elapsed().as_secs_f64());
         }
         stop.store(true, Ordering::Relaxed);
-        for thread in threads {
-            let ended = thread.join();
+        let ended: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
+        is_over.store(true, Ordering::Relaxed);
+        for ended in ended {
             ended.map_err(|_| LoadError::Queue("a client panicked".into()))??;
         }
         let served = server.join();

@@ -24,8 +24,13 @@ const STEP: f64 = 0.95;
 const STEP_FAR: f64 = 0.9;
 const STEPS_MAX: usize = 10;
 const STEPS_FAR_MAX: usize = 20;
+/// Who measures for less than this wants to see that it can be done, not where the peak is.
+const SEEKS_FROM_S: f64 = 0.1;
 /// Slices are repeated because of pauses until there are so many times as many as asked for.
 const REPEATED_MAX: usize = 2;
+/// A slice in which nothing was done says nothing of the system: others had the cores. It is
+/// measured again, so often at most in a row.
+const NOTHING_DONE_MAX: usize = 50;
 
 const _: () = assert!(System::ALL.len() == SYSTEMS.len());
 
@@ -48,9 +53,17 @@ impl Slices {
         let wanted = (options.seconds / SLICE.as_secs_f64()) as usize;
         let wanted = wanted.max(1);
         let mut all: Vec<Slice> = Vec::new();
-        let mut whole = 0;
+        let (mut whole, mut idle) = (0, 0);
         while whole < wanted && all.len() < wanted * REPEATED_MAX {
             let slice = client.slice(load)?;
+            if slice.per_s == 0.0 {
+                idle += 1;
+                if idle == NOTHING_DONE_MAX {
+                    return Err(LoadError::NothingDone { slices: idle });
+                }
+                continue;
+            }
+            idle = 0;
             whole += usize::from(slice.pauses == 0);
             all.push(slice);
         }
@@ -140,6 +153,10 @@ fn at_peak(
         Way::Near => (STEP, STEPS_MAX),
         Way::Engine | Way::OneThread => (STEP_FAR, STEPS_FAR_MAX),
     };
+    let steps_max = match options.seconds < SEEKS_FROM_S {
+        true => 1,
+        false => steps_max,
+    };
     let most = Slices::measure(client, Load::Window, options)?;
     let mut peak_per_s = most.median(|slice| slice.per_s);
     let mut steps = 0;
@@ -184,6 +201,33 @@ mod tests {
                 pause_max: Duration::ZERO,
             })
         }
+    }
+
+    /// Does nothing in so many slices, and then something.
+    struct Idle(usize);
+
+    impl Offered for Idle {
+        fn slice(&mut self, load: Load) -> Result<Slice, LoadError> {
+            let is_idle = self.0 > 0;
+            self.0 = self.0.saturating_sub(1);
+            let slice = Worst(0).slice(load)?;
+            Ok(Slice {
+                per_s: if is_idle { 0.0 } else { slice.per_s },
+                ..slice
+            })
+        }
+    }
+
+    #[test]
+    fn slices_in_which_nothing_was_done_are_measured_again() {
+        let options = LoadOptions::default();
+        let measure = |idle| Slices::measure(&mut Idle(idle), Load::Window, &options);
+        let slices = measure(NOTHING_DONE_MAX - 1).expect("something is done");
+        assert_eq!(slices.median(|slice| slice.per_s), 1e6);
+        let Err(error) = measure(NOTHING_DONE_MAX) else {
+            panic!("there is nothing to tell of");
+        };
+        assert!(matches!(error, LoadError::NothingDone { .. }), "{error}");
     }
 
     #[test]

@@ -23,7 +23,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 use trefoil_ordered::slot::PAYLOAD_LEN_MAX;
 use trefoil_ordered::{Carrier, Committed, NoAnswer, ProducerId, Refused};
-use trefoil_region::{Mapping, WordBuffer};
+use trefoil_region::{ForkMark, Mapping, WordBuffer};
 use trefoil_verbs::{
     Completions, Connection, Device, Outcome, Region, SendFlags, Timers, VerbsError,
 };
@@ -143,6 +143,8 @@ pub struct VerbsQueue {
     reconnected: u64,
     message: Vec<u8>,
     image: WordBuffer,
+    /// A fork's child has no part in its parent's connection.
+    process: ForkMark,
 }
 
 impl std::fmt::Debug for VerbsQueue {
@@ -191,6 +193,7 @@ impl VerbsQueue {
             reconnected: 0,
             message: Vec::new(),
             image: WordBuffer::default(),
+            process: ForkMark::new(),
         })
     }
 
@@ -384,6 +387,9 @@ impl VerbsQueue {
         timeout: Duration,
         mut look: impl FnMut(&mut Self) -> Option<T>,
     ) -> Result<T, NoAnswer> {
+        if self.process.is_child() {
+            return Err(NoAnswer::OtherProcess);
+        }
         let begin = Instant::now();
         loop {
             self.pump();
@@ -465,6 +471,15 @@ impl VerbsQueue {
     }
 }
 
+impl Drop for VerbsQueue {
+    fn drop(&mut self) {
+        if self.process.is_child() {
+            // What the child would destroy is the device's, and its parent's.
+            std::mem::forget(self.link.take());
+        }
+    }
+}
+
 /// All that a queue of completions has; each as how it ended, its number and its length.
 #[inline]
 fn drained(
@@ -482,6 +497,9 @@ impl Carrier for VerbsQueue {
         let len = request.len();
         if len > PAYLOAD_LEN_MAX {
             return Err(Refused::TooLong { len });
+        }
+        if self.process.is_child() {
+            return Err(Refused::OtherProcess);
         }
         if !self.has_room() {
             self.pump();

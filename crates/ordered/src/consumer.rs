@@ -34,8 +34,9 @@ pub(crate) struct Consumer<W> {
     /// The claim that others were first seen to wait for, and when.
     pub(crate) claimed: Option<(u64, u64)>,
     pub(crate) skips_in_row: u32,
-    /// Nothing below the target can come of it.
-    pub(crate) is_cleared: bool,
+    /// The sequence behind all that it had begun when it was looked at for the target: what
+    /// has a lower ticket than that is among these. `None`: it was not looked at yet.
+    pub(crate) begun: Option<u64>,
     pub(crate) is_broken: bool,
     /// Slots were freed, or answers written, that the client has not been told of.
     pub(crate) is_news: bool,
@@ -77,7 +78,7 @@ impl<W: Atomics> Consumer<W> {
             image: WordBuffer::default(),
             claimed: None,
             skips_in_row: 0,
-            is_cleared: false,
+            begun: None,
             is_broken: false,
             is_news: false,
             taken: 0,
@@ -141,6 +142,35 @@ impl<W: Atomics> Consumer<W> {
         }
     }
 
+    /// Whether nothing below the target can come of it any more.
+    #[inline(always)]
+    pub(crate) fn is_cleared(&self) -> bool {
+        self.begun.is_some_and(|begun| self.cursor >= begun)
+    }
+
+    /// Nothing below the target can come of it.
+    #[inline(always)]
+    pub(crate) fn clear(&mut self) {
+        self.begun = Some(0);
+    }
+
+    /// Sees what it has begun by now; returns the sequence that it claims.
+    pub(crate) fn see_begun(&mut self) -> Option<u64> {
+        let turn = match self.end {
+            Some(end) => Some(Turn::Closed(end)),
+            None => lane::turn(&self.words),
+        };
+        let (begun, claimed) = match turn {
+            Some(Turn::Open(n) | Turn::Closed(n)) => (n, None),
+            Some(Turn::Published(n) | Turn::Skipped(n)) => (n + 1, None),
+            Some(Turn::Claimed(n)) => (n + 1, Some(n)),
+            // Nonsense, which breaks the lane when its head is looked for.
+            None => (u64::MAX, None),
+        };
+        self.begun = Some(begun);
+        claimed
+    }
+
     pub(crate) fn patience_ns(&self, patience_ns: u64) -> u64 {
         (patience_ns >> self.skips_in_row.min(PATIENCE_HALVINGS_MAX)).max(1)
     }
@@ -171,7 +201,6 @@ impl<W: Atomics> Consumer<W> {
             self.is_news = true;
         }
         self.cursor += 1;
-        self.claimed = None;
     }
 
     /// The sequence at the cursor was taken; its slot is held until it is completed.
@@ -181,7 +210,6 @@ impl<W: Atomics> Consumer<W> {
         }
         self.taken += 1;
         self.cursor += 1;
-        self.claimed = None;
     }
 
     /// A sequence that was taken is executed. They are completed in order.

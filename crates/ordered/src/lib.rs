@@ -36,8 +36,9 @@
 //!    committed) or *skipped* (by the server: it is not, and never executed). Each side
 //!    knows what it has come to. The mark is set after that, and is never needed.
 //! 3. **The lowest position is next** when it follows the one executed last, or each lane
-//!    was found without an open claim after that lowest position was seen. A claim that
-//!    others wait for is skipped after [`merge::PATIENCE_NS`]: a client that dies between
+//!    is rid of all that it had begun when that lowest position had been seen: executed,
+//!    skipped, or found to be above it. That may be several requests of a lane, if the server
+//!    was held up between two looks. A claim that others wait for is skipped after [`merge::PATIENCE_NS`]: a client that dies between
 //!    ticket and publish costs others so much once, and one that does so again and again
 //!    ever less. A claim that is made meanwhile is not waited for: its ticket is higher.
 //! 4. **A lane's sequence is executed once or skipped**, in order: the server's cursor is

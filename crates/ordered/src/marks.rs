@@ -7,7 +7,7 @@
 //! | page | word | field | writer | why |
 //! |---|---|---|---|---|
 //! | 0 | 0 | magic | server, before anybody gets the object | |
-//! | 0 | 1 | places | server | rows that were ever in use: the *directory*. 0 again when the queue has ended |
+//! | 0 | 1 | places | server | all rows from here on are free: the *directory*. 0 again when the queue has ended |
 //! | 0 | 16 | nominated | clients, by compare-and-swap | no mutation was published under a version with a later time: see [`Marker::nominate`] |
 //! | 0 | 256.. | conditional, one word for each mark | server | low half: mutations of such keys that are being executed by another way, and depend on what is there; high half: how many have begun |
 //! | 1 + place | 0.. | marked, one word for each mark | client | mutations of such keys that the clients of this place have committed, or are about to |
@@ -19,8 +19,9 @@
 //! 2. **Cleared after executed** (release). A reader that finds no mark pending (acquire)
 //!    finds the effects.
 //! 3. **Marks are looked at before the state.**
-//! 4. **A place is in the directory before its client may commit**, and readers look at the
-//!    directory first.
+//! 4. **A place is in the directory before its client may commit, and until it is free**, and
+//!    readers look at the directory first. Whoever finds it lower (acquire) finds the effects of
+//!    what was marked in the rows above.
 //! 5. **What was refused is unmarked**: it is never executed. Nobody else writes that word.
 //! 6. **A place is given to another client when the former one's lane is empty** and takes
 //!    nothing more. All its marks are cleared then; counts go on where they were.
@@ -182,27 +183,83 @@ pub fn end_conditional<W: Atomics + ?Sized>(words: &W, key_hash: u64) {
     words.fetch_add(WORD_CONDITIONAL + index(key_hash), u64::MAX);
 }
 
-/// The server's side of one client's marks.
+/// The server's side of all places: which are taken. Every GET looks at each row below the
+/// topmost one that is, so the lowest are given first.
+#[derive(Debug)]
+pub struct Directory<W> {
+    words: W,
+    taken: [bool; PLACES],
+}
+
+impl<W: WordsMut + Clone> Directory<W> {
+    /// Of a fresh object: all places are free.
+    pub fn new(words: W) -> Self {
+        Directory {
+            words,
+            taken: [false; PLACES],
+        }
+    }
+
+    /// Whether one is.
+    pub fn has_room(&self) -> bool {
+        self.taken.contains(&false)
+    }
+
+    /// A place for another client, by its side of the marks. `None`: all are taken.
+    pub fn take(&mut self) -> Option<Clearer<W>> {
+        let place = self.taken.iter().position(|taken| !taken)?;
+        self.taken[place] = true;
+        self.show();
+        let row = row(place);
+        let cleared = |at| self.words.load(row + AT_CLEARED + at);
+        let executed = Box::new(std::array::from_fn(cleared));
+        Some(Clearer {
+            words: self.words.clone(),
+            place,
+            row,
+            executed,
+        })
+    }
+
+    /// The client is gone, and everything that it has committed is executed: another one may
+    /// have its place.
+    pub fn release(&mut self, of: Clearer<W>) {
+        for at in 0..MARKS {
+            let marked = self.words.load(of.row + at);
+            let cleared = of.row + AT_CLEARED + at;
+            self.words.store_release(cleared, marked);
+        }
+        self.taken[of.place] = false;
+        self.show();
+    }
+
+    /// What clients have written there does not count.
+    fn show(&self) {
+        let places = match mutants::is(Mutant::DirectoryFallsShort) {
+            true => self.taken.iter().filter(|taken| **taken).count(),
+            false => self
+                .taken
+                .iter()
+                .rposition(|taken| *taken)
+                .map_or(0, |last| last + 1),
+        };
+        self.words.store_release(WORD_PLACES, places as u64);
+    }
+}
+
+/// The server's side of one client's marks: see [`Directory::take`].
 #[derive(Debug)]
 pub struct Clearer<W> {
     words: W,
+    place: usize,
     row: usize,
     executed: Box<[u64; MARKS]>,
 }
 
 impl<W: WordsMut> Clearer<W> {
-    /// The side of a client that is given this place. To be called before it gets it.
-    pub fn new(words: W, place: usize) -> Self {
-        let row = row(place);
-        let places = words.load(WORD_PLACES).max(place as u64 + 1);
-        words.store_release(WORD_PLACES, places);
-        let cleared = |at| words.load(row + AT_CLEARED + at);
-        let executed = Box::new(std::array::from_fn(cleared));
-        Clearer {
-            words,
-            row,
-            executed,
-        }
+    /// Which place it is.
+    pub fn place(&self) -> usize {
+        self.place
     }
 
     /// After a mutation of such a key was executed.
@@ -212,15 +269,6 @@ impl<W: WordsMut> Clearer<W> {
         self.executed[at] = self.executed[at].wrapping_add(1);
         let cleared = self.row + AT_CLEARED + at;
         self.words.store_release(cleared, self.executed[at]);
-    }
-
-    /// The client is gone, and everything that it has committed is executed: another one may
-    /// have its place.
-    pub fn release(self) {
-        for at in 0..MARKS {
-            let marked = self.words.load(self.row + at);
-            self.words.store_release(self.row + AT_CLEARED + at, marked);
-        }
     }
 }
 
@@ -250,13 +298,19 @@ pub fn read<W: Words, R>(words: &W, key_hash: u64, read: impl FnOnce() -> R) -> 
     }
 }
 
+/// Rows that a reader looks at.
+#[inline(always)]
+pub fn places<W: Words>(words: &W) -> usize {
+    (words.load_acquire(WORD_PLACES) as usize).min(PLACES)
+}
+
 /// Whether a mutation of such a key may be acknowledged and not executed. To be asked before
 /// the state is looked at.
 #[inline]
 pub fn is_pending<W: Words>(words: &W, key_hash: u64) -> bool {
     let places = match mutants::is(Mutant::DirectoryIgnored) {
         true => 1,
-        false => (words.load_acquire(WORD_PLACES) as usize).min(PLACES),
+        false => places(words),
     };
     let at = index(key_hash);
     (0..places).map(row).any(|row| {

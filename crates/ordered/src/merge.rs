@@ -3,12 +3,13 @@
 //!
 //! The lowest position of all lanes' heads is the next if no lower one can come any
 //! more: it follows the one executed last, or every lane has been *cleared* since that
-//! lowest one (the target) was seen. A lane is cleared when it is found without an open
-//! claim, or the claim that was found is decided. Whoever held a lower ticket had claimed
-//! before it took it, and the target's ticket was taken, published and seen later; so its
-//! claim is found, and one that is made after that holds a higher ticket. A lane that was
-//! cleared stays so for the target and for all below it: a client that claims anew after
-//! each skip holds nobody up (invariants 1 to 3 of the crate).
+//! lowest one (the target) was seen. Whoever held a lower ticket had claimed before it took
+//! it, and the target's ticket was taken, published and seen later; so its claim is found, and
+//! one that is made after that holds a higher ticket. What a lane had begun when it was looked
+//! at may be several requests, the last of them an open claim: it is cleared when its head is
+//! above the target, or all of these are executed or decided. A lane that was cleared stays so
+//! for the target and for all below it: a client that claims anew after each skip holds nobody
+//! up (invariants 1 to 3 of the crate).
 //!
 //! Heads below a position that was executed (*late* ones) are there only if somebody forges
 //! positions. Their lanes take turns, and each turn of theirs follows one of the others: no
@@ -136,7 +137,9 @@ impl<W: Atomics> Merge<W> {
     pub fn admit(&mut self, words: W, terms: Terms) -> LaneId {
         let mut lane = Consumer::new(words, terms);
         // Whatever it claims has a higher ticket than what others wait for now.
-        lane.is_cleared = self.target.is_some();
+        if self.target.is_some() {
+            lane.clear();
+        }
         let free = self.lanes.iter().position(Option::is_none);
         let at = free.unwrap_or_else(|| {
             self.lanes.push(None);
@@ -316,8 +319,10 @@ impl<W: Atomics> Merge<W> {
         let is_new = self.target.is_none_or(|target| position > target);
         if is_new || mutants::is(Mutant::ClearedAnew) {
             self.target = Some(position);
-            for lane in self.lanes.iter_mut().flatten() {
-                lane.is_cleared &= mutants::is(Mutant::ClearedForGood);
+            if !mutants::is(Mutant::ClearedForGood) {
+                for lane in self.lanes.iter_mut().flatten() {
+                    lane.begun = None;
+                }
             }
         }
         if let Some(until_ns) = self.clear(&clock) {
@@ -404,17 +409,14 @@ impl<W: Atomics> Merge<W> {
         self.counts.broken += 1;
     }
 
-    /// Clears lanes for the target: those without a claim, and those whose claim others
-    /// have waited for long enough. Until when to wait, if one is left.
+    /// Clears lanes for the target: those that have nothing lower, and those whose claim
+    /// others have waited for long enough. Until when to wait, if one is left. Lanes with a
+    /// lower head are left too, and not waited for: it is executed before the target.
     fn clear(&mut self, clock: &impl Fn() -> u64) -> Option<u64> {
         let mut now_ns = None;
         let mut wait_ns: Option<u64> = None;
         for at in 0..self.lanes.len() {
-            let is_cleared = match &self.lanes[at] {
-                Some(lane) => lane.is_cleared,
-                None => true,
-            };
-            if is_cleared {
+            if self.has_cleared(at, &mut now_ns, clock) {
                 continue;
             }
             if self.look_at(at, Depth::Turns) == Look::Claimed {
@@ -424,11 +426,41 @@ impl<W: Atomics> Merge<W> {
                     continue;
                 }
             }
-            if let Some(lane) = self.lanes[at].as_mut() {
-                lane.is_cleared = true;
+            if let Some(lane) = self.lanes[at].as_mut()
+                && lane.next.is_none()
+            {
+                // Its claim was skipped or withdrawn.
+                lane.clear();
             }
         }
         wait_ns
+    }
+
+    /// Whether nothing is to be found out about this lane: it is cleared, or has a head that is
+    /// executed first.
+    fn has_cleared(
+        &mut self,
+        at: usize,
+        now_ns: &mut Option<u64>,
+        clock: &impl Fn() -> u64,
+    ) -> bool {
+        let Some(lane) = self.lanes[at].as_mut() else {
+            return true;
+        };
+        let target = self.target.unwrap_or(0);
+        if let Some(next) = lane.next
+            && (next.position >= target || mutants::is(Mutant::HeadClears))
+        {
+            lane.clear();
+        }
+        if lane.begun.is_none()
+            && let Some(claimed) = lane.see_begun()
+            && lane.claimed.is_none_or(|(sequence, _)| sequence != claimed)
+        {
+            // Others wait for it, though others still are to be executed before.
+            lane.claimed = Some((claimed, *now_ns.get_or_insert_with(clock)));
+        }
+        lane.is_cleared() || lane.next.is_some()
     }
 
     /// Decides a claim that others have waited for long enough; until when to wait, if
@@ -436,6 +468,10 @@ impl<W: Atomics> Merge<W> {
     fn press(&mut self, at: usize, now_ns: u64) -> Option<u64> {
         let lane = self.lanes[at].as_mut()?;
         let cursor = lane.cursor;
+        if lane.begun.is_some_and(|begun| begun > cursor + 1) {
+            // What comes before a claim is decided: it has been made since.
+            return None;
+        }
         let since = match lane.claimed {
             Some((sequence, since)) if sequence == cursor => since,
             _ => {

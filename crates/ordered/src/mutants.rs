@@ -22,6 +22,8 @@ pub enum Mutant {
     ClearedForGood,
     /// 3: what was cleared is looked at again in each step.
     ClearedAnew,
+    /// 3: a lane is cleared by its head, whatever it has begun behind that.
+    HeadClears,
     /// 3: the server waits for a claim for ever.
     Patient,
     /// 4: the server goes on at the sequence that it has skipped.
@@ -65,6 +67,8 @@ pub enum Mutant {
     MarksLast,
     /// Of marks, 4: a reader does not look at the directory.
     DirectoryIgnored,
+    /// Of marks, 4: the directory falls to as many rows as are in use, wherever these are.
+    DirectoryFallsShort,
     /// Of marks, 5: what was refused stays marked.
     NotWithdrawn,
     /// Of marks, 6: a place is given up while its lane still holds something. A rule of the
@@ -74,7 +78,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every mutant.
-    pub const ALL: [Mutant; 30] = [
+    pub const ALL: [Mutant; 32] = [
         Mutant::ClaimedLate,
         Mutant::PublishedBlindly,
         Mutant::SkippedBlindly,
@@ -82,6 +86,7 @@ impl Mutant {
         Mutant::GapIgnored,
         Mutant::ClearedForGood,
         Mutant::ClearedAnew,
+        Mutant::HeadClears,
         Mutant::Patient,
         Mutant::SkipForgotten,
         Mutant::FullIgnored,
@@ -103,6 +108,7 @@ impl Mutant {
         Mutant::ClearedEarly,
         Mutant::MarksLast,
         Mutant::DirectoryIgnored,
+        Mutant::DirectoryFallsShort,
         Mutant::NotWithdrawn,
         Mutant::ReleasedEarly,
     ];

@@ -44,6 +44,9 @@ pub enum Refused {
     /// The server takes nothing more.
     #[error("the queue is closed")]
     Closed,
+    /// A fork's child has asked by its parent's client.
+    #[error("this client belongs to the process that opened it; open one of your own")]
+    OtherProcess,
 }
 
 /// A request that will be executed at its place.

@@ -7,11 +7,12 @@ use crate::producer::{Committed, Producer, Refused};
 use crate::words::Mapped;
 use crate::worker::{Invitation, SetUpError};
 use rustix::fs::fstat;
+use rustix::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 use trefoil_layout::words::Words;
-use trefoil_region::{Mapping, WordBuffer};
+use trefoil_region::{ForkMark, Mapping, WordBuffer};
 
 /// Attempts at a request that the server skipped because this process had no turn.
 const ATTEMPTS_MAX: u32 = 8;
@@ -34,9 +35,14 @@ pub enum NoAnswer {
     /// The request was nilext, or its answer was taken before.
     #[error("no answer is owed to this request")]
     NotOwed,
+    /// A fork's child has asked by its parent's client.
+    #[error("this client belongs to the process that opened it; open one of your own")]
+    OtherProcess,
 }
 
-/// One client's end of a queue.
+/// One client's end of a queue. It belongs to the process that has joined: a fork's child has
+/// the same lane mapped, and a cursor of its own in it, so that it would write over what its
+/// parent has committed. It is refused.
 #[derive(Debug)]
 pub struct Queue {
     order: Mapped,
@@ -52,6 +58,7 @@ pub struct Queue {
     spin: Duration,
     answer: WordBuffer,
     commit_by: CommitBy,
+    process: ForkMark,
 }
 
 impl Queue {
@@ -86,6 +93,7 @@ impl Queue {
             spin: Duration::from_micros(20),
             answer: WordBuffer::default(),
             commit_by,
+            process: ForkMark::new(),
         })
     }
 
@@ -127,8 +135,11 @@ impl Queue {
 
     /// Says that this client is about to sleep until the bell rings, or does not any more. It
     /// has to look once more between that and its sleep: the server rings for what comes
-    /// later. `false`: the server is gone.
+    /// later. `false`: the server is gone, or this is a fork's child.
     pub fn set_waits(&mut self, waits: bool) -> bool {
+        if self.process.is_child() {
+            return false;
+        }
         if (self.waiting % 2 == 1) != waits {
             self.announce();
         }
@@ -150,6 +161,9 @@ impl Queue {
     /// An error says that the request is not executed, now or later.
     #[inline]
     pub fn submit(&mut self, request: &[u8], nilext: bool) -> Result<Committed, Refused> {
+        if self.process.is_child() {
+            return Err(Refused::OtherProcess);
+        }
         let id = self.next_request_id;
         let mut attempts = 0;
         let committed = loop {
@@ -214,9 +228,10 @@ impl Queue {
         self.producer.has_room()
     }
 
-    /// Whether the server has gone. A look at a socket: not for each request.
+    /// Whether the server has gone. A look at a socket: not for each request. For a fork's
+    /// child it has: the bell rings for its parent.
     pub fn is_server_gone(&self) -> bool {
-        bell::silence(&self.bell) == Peer::Gone
+        self.process.is_child() || bell::silence(&self.bell) == Peer::Gone
     }
 
     /// Waits for the answer to a request that was not nilext.
@@ -240,7 +255,9 @@ impl Queue {
 
     /// Waits until everything that this client has committed is executed.
     pub fn settle(&mut self, timeout: Duration) -> Result<(), NoAnswer> {
-        self.wake_server();
+        if !self.process.is_child() {
+            self.wake_server();
+        }
         self.wait(timeout, |producer| producer.pending(0) == 0)
     }
 
@@ -256,6 +273,9 @@ impl Queue {
         timeout: Duration,
         is_done: impl Fn(&mut Producer<Mapped>) -> bool,
     ) -> Result<(), NoAnswer> {
+        if self.process.is_child() {
+            return Err(NoAnswer::OtherProcess);
+        }
         let start = Instant::now();
         let spin = self.spin.min(timeout);
         let mut looks = 0u32;
@@ -301,5 +321,14 @@ impl Queue {
         let words = self.producer.words();
         lane::set_waiting(words, self.waiting);
         words.fence_full();
+    }
+}
+
+/// A fork's child may hold the same bell for long: the server hears of the end all the same.
+impl Drop for Queue {
+    fn drop(&mut self) {
+        if !self.process.is_child() {
+            let _ = rustix::net::shutdown(&self.bell, Shutdown::Both);
+        }
     }
 }

@@ -9,6 +9,7 @@ use crate::producer::{Committed, Refused};
 use crate::queue::{NoAnswer, Queue};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use trefoil_region::ForkMark;
 
 /// Looks before a thread that waits gives its core away.
 const LOOKS: u32 = 16;
@@ -21,6 +22,9 @@ const SLEEP_MAX: Duration = Duration::from_millis(1);
 #[derive(Clone, Debug)]
 pub struct Shared {
     queue: Arc<Mutex<Queue>>,
+    /// A fork's child does not even look at the lock: a thread that it has no copy of may have
+    /// held it.
+    process: ForkMark,
 }
 
 impl Shared {
@@ -28,6 +32,7 @@ impl Shared {
     pub fn new(queue: Queue) -> Self {
         Shared {
             queue: Arc::new(Mutex::new(queue)),
+            process: ForkMark::new(),
         }
     }
 
@@ -42,6 +47,9 @@ impl Shared {
         timeout: Duration,
         mut look: impl FnMut(&mut Queue) -> Option<T>,
     ) -> Result<T, NoAnswer> {
+        if self.process.is_child() {
+            return Err(NoAnswer::OtherProcess);
+        }
         let start = Instant::now();
         let mut looks = 0u32;
         let mut sleep = AWAKE;
@@ -75,6 +83,9 @@ impl Shared {
 impl Carrier for Shared {
     #[inline]
     fn submit(&mut self, request: &[u8], nilext: bool) -> Result<Committed, Refused> {
+        if self.process.is_child() {
+            return Err(Refused::OtherProcess);
+        }
         self.lock().submit(request, nilext)
     }
 
@@ -101,7 +112,9 @@ impl Carrier for Shared {
     }
 
     fn forget(&mut self, to: Committed) {
-        self.lock().forget(to);
+        if !self.process.is_child() {
+            self.lock().forget(to);
+        }
     }
 
     fn wait_for_room(&mut self, timeout: Duration) -> Result<(), NoAnswer> {

@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::time::{Duration, Instant};
-use trefoil_region::{HugePages, Mapping, MappingError, MemoryObject, ObjectError};
+use trefoil_region::{ForkMark, HugePages, Mapping, MappingError, MemoryObject, ObjectError};
 
 /// Requests executed before bells are looked after.
 const BATCH_MAX: usize = 64;
@@ -178,6 +178,7 @@ pub struct Worker {
     /// Some of them have left requests that were taken and are not completed.
     is_parting: bool,
     parted: Parted,
+    process: ForkMark,
 }
 
 impl std::fmt::Debug for Worker {
@@ -224,6 +225,7 @@ impl Worker {
             broken: 0,
             is_parting: false,
             parted: Parted::default(),
+            process: ForkMark::new(),
         })
     }
 
@@ -499,6 +501,14 @@ impl Worker {
         fence(Ordering::SeqCst);
     }
 
+    /// Learns of deaths, without waiting: for who needs a place of a server that never sleeps.
+    /// Whether some of the dead have left requests, which are to be executed before their places
+    /// are free: a call after that finds them so.
+    pub fn hear_of_the_dead(&mut self) -> bool {
+        self.look_at_bells(Duration::ZERO);
+        self.clients.iter().any(|client| client.is_gone)
+    }
+
     /// Hears bells and learns of deaths. What the dead have committed is executed.
     pub(crate) fn look_at_bells(&mut self, timeout: Duration) {
         let mut ringing = Vec::new();
@@ -567,6 +577,16 @@ impl Worker {
         }
         self.tell();
         self.counts()
+    }
+}
+
+/// Whatever ends it, an error or a panic: what clients publish from then on would be committed
+/// into nothing. They are refused. What a fork's child drops is its copy.
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if !self.process.is_child() {
+            self.merge.close_all();
+        }
     }
 }
 

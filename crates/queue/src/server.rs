@@ -339,3 +339,64 @@ fn run(
 fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Client, ClientError};
+    use trefoil_ordered::{Answer, Refused, Request};
+
+    /// Fails at its third request.
+    struct Fails(u32);
+
+    impl Service for Fails {
+        fn execute(&mut self, _: Request<'_>, _: &mut Answer) {
+            self.0 += 1;
+        }
+    }
+
+    impl Failing for Fails {
+        fn failure(&self) -> Option<ServeError> {
+            (self.0 >= 3).then_some(ServeError::Impossible("a test's"))
+        }
+    }
+
+    /// Nobody executes what is published behind the end.
+    #[test]
+    fn a_queue_that_ends_by_an_error_takes_nothing_more() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let options = ServeOptions {
+            socket: folder.path().join("socket"),
+            users: UserPolicy::SameUser,
+            service: ServiceKind::Cache,
+            folder: None,
+            is_durable: false,
+            journal_len: 0,
+            flush: Flush::Direct,
+            memory: 0,
+            library: None,
+            rocksdb: DbOptions::default(),
+            queue: Options::default(),
+        };
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        let mut client = None;
+        let (stop, options) = (&AtomicBool::new(false), &options);
+        let served = std::thread::scope(|scope| {
+            let server = scope.spawn(move || {
+                volatile(options, Fails(0), stop, || ready.send(()).expect("a test"))
+            });
+            is_ready.recv().expect("a server");
+            let client = client.insert(Client::connect(&options.socket).expect("a queue"));
+            for _ in 0..3 {
+                client.set(b"key", b"value").expect("committed");
+            }
+            server.join().expect("no panic")
+        });
+        assert!(
+            matches!(served, Err(ServeError::Impossible(_))),
+            "{served:?}"
+        );
+        let refused = client.expect("a client").set(b"key", b"late");
+        assert_eq!(refused, Err(ClientError::Refused(Refused::Closed)));
+    }
+}

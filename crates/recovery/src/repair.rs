@@ -120,6 +120,8 @@ impl Repair {
                 self.page = Some((page.next, page.epoch));
                 if mutants::is(Mutant::RepairedByOne) {
                     self.agreed = self.lacking.drain().collect();
+                    // In any order that is the same each time: a seed has to say the same again.
+                    self.agreed.sort_unstable_by_key(|(_, version)| *version);
                 }
                 self.second_place = match self.lacking.is_empty() && self.below.is_empty() {
                     true => page.next,

@@ -26,6 +26,11 @@ pub struct CallOptions {
     /// is asked again, by the newest map. Zero: each request is sent once,
     /// redirects aside, which were not carried out.
     pub patience: Duration,
+    /// How long the whole call may take, the attempt under way included; `None` has no
+    /// bound. When it is over, the call is given up and ends as
+    /// [`CallError::Status`] with `DEADLINE_EXCEEDED`; whether the server has carried the
+    /// request out is not known then.
+    pub limit: Option<Duration>,
 }
 
 impl CallOptions {
@@ -34,6 +39,7 @@ impl CallOptions {
         CallOptions {
             access: Access::AnyReplica,
             patience,
+            limit: None,
         }
     }
 
@@ -42,7 +48,16 @@ impl CallOptions {
         CallOptions {
             access: Access::Primary,
             patience,
+            limit: None,
         }
+    }
+
+    /// Likewise, and the whole call is given up after so long: for callers who have a
+    /// deadline of their own. A server that hangs holds none of them for longer.
+    #[must_use]
+    pub const fn within(mut self, limit: Duration) -> Self {
+        self.limit = Some(limit);
+        self
     }
 }
 
@@ -91,13 +106,18 @@ impl Router {
     where
         F: Future<Output = Result<T, Status>>,
     {
-        let until = Instant::now() + options.patience;
+        let begun = Instant::now();
+        let limit = options.limit.and_then(|limit| Limit::from(begun, limit));
+        // `None` if that is beyond the clock.
+        let until = options.patience.min(options.limit.unwrap_or(Duration::MAX));
+        let until = begun.checked_add(until);
         loop {
-            let error = match self.attempt(point, options.access, request).await {
+            let error = match self.attempt(point, options.access, limit, request).await {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
-            if !passes(&error) || Instant::now() + RETRY_EVERY >= until {
+            let is_over = until.is_some_and(|until| Instant::now() + RETRY_EVERY >= until);
+            if !passes(&error) || is_over {
                 return Err(error);
             }
             tracing::debug!(%error, "tried again");
@@ -113,13 +133,14 @@ impl Router {
         &self,
         point: KeyPoint,
         access: Access,
+        limit: Option<Limit>,
         request: &mut impl FnMut(Channel, MetadataMap) -> F,
     ) -> Result<T, CallError>
     where
         F: Future<Output = Result<T, Status>>,
     {
         let first = self.route_point(point, access)?;
-        let redirect = match send(&first, request).await {
+        let redirect = match send(&first, limit, request).await {
             Ok(answer) => return Ok(answer),
             Err(status) => match Redirect::of(&status) {
                 Some(redirect) => redirect,
@@ -128,10 +149,9 @@ impl Router {
         };
         tracing::debug!(server = %first.server(), to = ?redirect.to, "redirected");
         Counters::one(&self.inner.counters.redirects);
-        let second = self
-            .redirected(point, access, redirect, LEARN_PATIENCE)
-            .await?;
-        match send(&second, request).await {
+        let learn = limit.map_or(LEARN_PATIENCE, |limit| limit.left().min(LEARN_PATIENCE));
+        let second = self.redirected(point, access, redirect, learn).await?;
+        match send(&second, limit, request).await {
             Ok(answer) => Ok(answer),
             Err(status) => match Redirect::of(&status) {
                 None => Err(failed(&second, status)),
@@ -148,8 +168,28 @@ impl Router {
     }
 }
 
+/// When a call is given up.
+#[derive(Clone, Copy)]
+struct Limit {
+    whole: Duration,
+    at: Instant,
+}
+
+impl Limit {
+    /// `None` if that is beyond the clock.
+    fn from(begun: Instant, whole: Duration) -> Option<Self> {
+        let at = begun.checked_add(whole)?;
+        Some(Limit { whole, at })
+    }
+
+    fn left(self) -> Duration {
+        self.at.saturating_duration_since(Instant::now())
+    }
+}
+
 async fn send<T, F>(
     target: &Target,
+    limit: Option<Limit>,
     request: &mut impl FnMut(Channel, MetadataMap) -> F,
 ) -> Result<T, Status>
 where
@@ -158,7 +198,22 @@ where
     let mut metadata = MetadataMap::new();
     target.routed.apply(&mut metadata);
     let outstanding = target.peer.begin();
-    let result = request(target.channel(), metadata).await;
+    let request = request(target.channel(), metadata);
+    let result = match limit {
+        None => request.await,
+        Some(limit) => match tokio::time::timeout_at(limit.at.into(), request).await {
+            Ok(result) => result,
+            Err(_) => {
+                outstanding.given_up();
+                return Err(Status::deadline_exceeded(format!(
+                    "{} has not answered, and the call may take {:?}: whether it was carried \
+                     out is not known",
+                    target.address(),
+                    limit.whole
+                )));
+            }
+        },
+    };
     match &result {
         Err(status) if status.code() == Code::Unavailable => outstanding.failed(),
         _ => outstanding.answered(),

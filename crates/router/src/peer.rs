@@ -97,6 +97,15 @@ impl Outstanding<'_> {
         self.peer.learn(self.since.elapsed());
     }
 
+    /// The caller has not waited for longer: it is at least as slow as that.
+    pub(crate) fn given_up(self) {
+        let waited = self.since.elapsed();
+        let known = Duration::from_nanos(self.peer.latency.load(Ordering::Relaxed));
+        if waited > known {
+            self.peer.learn(waited);
+        }
+    }
+
     /// It failed, however fast.
     pub(crate) fn failed(self) {
         self.peer.learn(LATENCY_FAILED.max(self.since.elapsed()));
@@ -121,6 +130,13 @@ mod tests {
         let request = busy.begin();
         assert!(busy.cost() > idle.cost());
         request.failed();
+        // Whoever has little time says nothing of a server that failed long ago, or is well.
+        let failed = busy.latency.load(Ordering::Relaxed);
+        busy.begin().given_up();
+        assert_eq!(busy.latency.load(Ordering::Relaxed), failed);
+        idle.begin().given_up();
+        let waited = Duration::from_nanos(idle.latency.load(Ordering::Relaxed));
+        assert!(waited < LATENCY_FAILED / 2);
         assert!(busy.cost() > 100 * idle.cost(), "a failure is remembered");
         for _ in 0..50 {
             busy.begin().answered();

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tonic::transport::Channel;
 use tonic::{Request, Status};
+use trefoil_channel::Security;
 use trefoil_coordination::{View, Watcher};
 use trefoil_layout::KeyHasher;
 use trefoil_sharder::{Assignment, AssignmentVersion, KeyPoint, Learned, ServerId};
@@ -31,6 +32,9 @@ pub enum Access {
 pub struct RouterOptions {
     /// How keys become points; servers have to use the same.
     pub hasher: KeyHasher,
+    /// What protects the connections to the servers; unless it is said, what protects
+    /// the watcher's to the assigner.
+    pub security: Option<Security>,
 }
 
 /// Finds servers for keys. Clones are the same router.
@@ -43,6 +47,7 @@ pub struct Router {
 #[derive(Debug)]
 pub(crate) struct Inner {
     hasher: KeyHasher,
+    security: Security,
     watcher: Watcher,
     view: watch::Receiver<Arc<View>>,
     table: ArcSwap<Table>,
@@ -119,10 +124,13 @@ impl Router {
     /// Likewise, with something chosen.
     pub fn with(watcher: Watcher, options: RouterOptions) -> Self {
         let mut view = watcher.view();
-        let (security, corpus) = (watcher.security().clone(), watcher.corpus().to_owned());
+        let given = options.security;
+        let security = given.unwrap_or_else(|| watcher.security().clone());
+        let corpus = watcher.corpus().to_owned();
         let first = Table::new(&view.borrow_and_update(), &Peers::new(), &security, &corpus);
         let inner = Arc::new(Inner {
             hasher: options.hasher,
+            security,
             watcher,
             view: view.clone(),
             table: ArcSwap::from_pointee(first),
@@ -241,8 +249,8 @@ impl Router {
             let known = table.peers.get(&to).cloned();
             let peer = known.or_else(|| {
                 let address = redirect.address.as_deref()?;
-                let watcher = &self.inner.watcher;
-                Peer::new(to, address, watcher.security(), watcher.corpus())
+                let corpus = self.inner.watcher.corpus();
+                Peer::new(to, address, &self.inner.security, corpus)
                     .ok()
                     .map(Arc::new)
             });
@@ -283,7 +291,7 @@ impl Inner {
             .unwrap_or_else(PoisonError::into_inner);
         let view = self.view.borrow().clone();
         let before = self.table.load();
-        let (security, corpus) = (self.watcher.security(), self.watcher.corpus());
+        let (security, corpus) = (&self.security, self.watcher.corpus());
         let next = Table::new(&view, &before.peers, security, corpus);
         self.table.store(Arc::new(next));
     }

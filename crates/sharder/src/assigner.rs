@@ -14,6 +14,7 @@ use crate::assignment::Assignment;
 use crate::balance::{Balancer, Note, Plan, StepError};
 use crate::config::{BalanceConfig, ConfigError};
 use crate::coordination::{CandidateId, Reply, Request, StoreError};
+use crate::mutants::{self, Mutant};
 use crate::report::ServerReport;
 use crate::server::{Member, ServerId};
 use crate::version::AssignmentVersion;
@@ -85,6 +86,13 @@ struct Leadership {
     term: u64,
     believed_until: Duration,
     renew_at: Duration,
+}
+
+/// Whether an assigner leads.
+enum Lead {
+    Has(Leadership),
+    /// It asks to, under this number.
+    Asks(u64, Request),
 }
 
 #[derive(Clone, Debug)]
@@ -168,8 +176,9 @@ impl Assigner {
 
     /// Whether it believes that it leads.
     pub fn leads(&self, now: Duration) -> bool {
+        let for_ever = mutants::is(Mutant::FormerLeaderPublishes);
         self.leadership
-            .is_some_and(|leadership| now < leadership.believed_until)
+            .is_some_and(|leadership| now < leadership.believed_until || for_ever)
     }
 
     /// The assignment that it goes by.
@@ -249,28 +258,9 @@ impl Assigner {
         if let Some(balancer) = &mut self.balancer {
             balancer.meet(now, members);
         }
-        if let Some(pending) = &self.pending {
-            if now.saturating_sub(pending.sent) < self.options.reply_timeout {
-                return None;
-            }
-            // It may have been carried out: the next load will tell.
-            self.pending = None;
-            self.loaded = false;
-            self.plan = None;
-            self.tell(AssignerEvent::Unanswered);
-        }
-        if self.leadership.is_some() && !self.leads(now) {
-            self.depose();
-        }
-        if now < self.not_before {
-            return None;
-        }
-        let Some(leadership) = self.leadership.filter(|l| now < l.renew_at) else {
-            let request = Request::Campaign {
-                candidate: self.options.candidate,
-                lease: self.options.lease,
-            };
-            return Some(self.ask(now, Asked::Campaign, request));
+        let leadership = match self.lead(now)? {
+            Lead::Has(leadership) => leadership,
+            Lead::Asks(id, request) => return Some((id, request)),
         };
         if !self.loaded {
             return Some(self.ask(now, Asked::Load, Request::Load));
@@ -288,6 +278,49 @@ impl Assigner {
             next: next.clone(),
         };
         Some(self.ask(now, Asked::Swap(next), request))
+    }
+
+    /// What to ask of the store while it is not known who is a member: to lead, or to lead
+    /// on. Who has lost its lead in that time hears of it, and stands for election again.
+    pub fn poll_campaign(&mut self, now: Duration) -> Option<(u64, Request)> {
+        if mutants::is(Mutant::CampaignHeldUp) {
+            return None;
+        }
+        match self.lead(now)? {
+            Lead::Has(_) => None,
+            Lead::Asks(id, request) => Some((id, request)),
+        }
+    }
+
+    /// Whether it leads, or asks to; `None` if it waits for an answer, or for its time.
+    fn lead(&mut self, now: Duration) -> Option<Lead> {
+        if let Some(pending) = &self.pending {
+            if now.saturating_sub(pending.sent) < self.options.reply_timeout {
+                return None;
+            }
+            // It may have been carried out: the next load will tell.
+            self.pending = None;
+            self.loaded = false;
+            self.plan = None;
+            self.tell(AssignerEvent::Unanswered);
+        }
+        if self.leadership.is_some() && !self.leads(now) {
+            self.depose();
+        }
+        if now < self.not_before {
+            return None;
+        }
+        let for_ever = mutants::is(Mutant::FormerLeaderPublishes);
+        let leadership = self.leadership;
+        if let Some(leadership) = leadership.filter(|l| now < l.renew_at || for_ever) {
+            return Some(Lead::Has(leadership));
+        }
+        let request = Request::Campaign {
+            candidate: self.options.candidate,
+            lease: self.options.lease,
+        };
+        let (id, request) = self.ask(now, Asked::Campaign, request);
+        Some(Lead::Asks(id, request))
     }
 
     /// Takes the answer to the request with this number; late ones are ignored.

@@ -37,6 +37,7 @@
 //! | `balance` | the phases, and what they propose |
 //! | `config` | every threshold |
 //! | `coordination` | the store of assignments: requests, and one inside the process |
+//! | `mutants` | single rules, turned off for simulations |
 //! | `assigner` | election, loading, balancing and publishing together |
 //!
 //! The shape of the algorithm is the weighted move of Slicer (Adya et al.,
@@ -61,6 +62,7 @@ mod diff;
 mod key;
 mod known;
 mod load;
+pub mod mutants;
 mod ranges;
 mod report;
 mod server;

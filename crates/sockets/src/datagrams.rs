@@ -13,6 +13,7 @@ use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use rustix::io::Errno;
 use rustix::net::{
     MMsgHdr, SendAncillaryBuffer, SendFlags, SocketAddrAny, addr::SocketAddrArg as _, sendmmsg,
+    sendto,
 };
 use smallvec::SmallVec;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -33,6 +34,8 @@ const SEND_COUNT_MAX: usize = 64;
 #[derive(Debug)]
 pub struct Datagrams {
     socket: UdpSocket,
+    /// To whom it is connected.
+    peer: Option<SocketAddr>,
     state: UdpSocketState,
     refusals: Refusals,
 }
@@ -60,8 +63,10 @@ impl Datagrams {
     pub fn new(socket: UdpSocket) -> io::Result<Self> {
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
         let refusals = Refusals::default();
+        let peer = socket.peer_addr().ok();
         Ok(Datagrams {
             socket,
+            peer,
             state,
             refusals,
         })
@@ -71,6 +76,11 @@ impl Datagrams {
     /// lost, as on the way.
     pub fn send(&mut self, outbox: &mut Outbox) -> Sent {
         let mut sent = Sent::default();
+        if let [one] = &outbox.entries[..] {
+            self.send_one(one.to, &outbox.bytes, &mut sent);
+            outbox.clear();
+            return sent;
+        }
         let mut singles: SmallVec<[usize; SEND_COUNT_MAX]> = SmallVec::new();
         let mut at = 0;
         while at < outbox.entries.len() {
@@ -93,6 +103,30 @@ impl Datagrams {
         }
         outbox.clear();
         sent
+    }
+
+    /// Sends one that is alone, as is usual where somebody waits for each: by the call that takes
+    /// least, and by the way that is known of whom the socket is connected to.
+    fn send_one(&self, to: SocketAddr, datagram: &[u8], sent: &mut Sent) {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        // An error may be of one that was sent before, and this one is not sent then.
+        let mut attempts = 2;
+        while attempts > 0 {
+            sent.calls += 1;
+            let done = match self.peer == Some(to) {
+                true => rustix::net::send(&self.socket, datagram, flags),
+                false => sendto(&self.socket, datagram, flags, &to),
+            };
+            match done {
+                Ok(len) => {
+                    (sent.count, sent.len) = (1, len);
+                    return;
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN | Errno::NOBUFS) => return,
+                Err(_) => attempts -= 1,
+            }
+        }
     }
 
     /// Sends these as one. `false`: try each by itself.
@@ -174,16 +208,27 @@ impl Datagrams {
 
     /// Receives what waits, up to what an inbox has room for; whether that was anything.
     /// What was left in the inbox goes.
+    ///
+    /// Where one comes at a time, room for one is all that is offered: to offer more is half of
+    /// what a look costs that finds nothing, and who spins looks all the time.
     pub fn receive(&self, inbox: &mut Inbox) -> bool {
+        let room = inbox.room;
         let Inbox { bytes, metas, .. } = inbox;
         let mut slices: SmallVec<[IoSliceMut<'_>; RECEIPT_COUNT_MAX]> = bytes
             .chunks_mut(RECEIPT_LEN_MAX)
+            .take(room)
             .map(IoSliceMut::new)
             .collect();
         let socket = UdpSockRef::from(&self.socket);
         // An error is of something that was sent before; there may be more to receive later.
-        let count = self.state.recv(socket, &mut slices, metas).unwrap_or(0);
+        let count = self.state.recv(socket, &mut slices, &mut metas[..room]);
+        let count = count.unwrap_or(0);
         (inbox.count, inbox.at, inbox.offset) = (count, 0, 0);
+        if count == room {
+            inbox.room = inbox.metas.len();
+        } else if count <= 1 {
+            inbox.room = 1;
+        }
         count > 0
     }
 }
@@ -248,6 +293,8 @@ pub struct Inbox {
     /// Room for each receipt. Pages of it that nothing has come to take no memory.
     bytes: Vec<u8>,
     metas: Vec<RecvMeta>,
+    /// Receipts that are offered to the next call.
+    room: usize,
     count: usize,
     /// The next datagram: of which receipt, and where in it.
     at: usize,
@@ -268,6 +315,7 @@ impl Inbox {
         Inbox {
             bytes: vec![0; receipts * RECEIPT_LEN_MAX],
             metas: vec![RecvMeta::default(); receipts],
+            room: 1,
             count: 0,
             at: 0,
             offset: 0,
@@ -277,6 +325,11 @@ impl Inbox {
     /// Whether there is one more.
     pub fn has_next(&self) -> bool {
         self.at < self.count
+    }
+
+    /// Whether the last call filled all of it, so that more may wait.
+    pub fn was_filled(&self) -> bool {
+        self.count == self.metas.len()
     }
 
     /// Takes the next one, and from whom it has come.
@@ -366,6 +419,50 @@ mod tests {
         let (came, receipts) = received(&other, &mut Inbox::new(4), 13);
         assert_eq!(came[..12], all[..]);
         assert_eq!((came[12].len(), receipts), (500, 1));
+    }
+
+    #[test]
+    fn an_error_of_one_that_was_sent_before_loses_no_other() {
+        let place = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let to = place.local_addr().unwrap();
+        drop(place);
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.connect(to).unwrap();
+        let mut one = Datagrams::new(socket).unwrap();
+        let mut outbox = Outbox::default();
+        outbox.push(to, b"nobody is there");
+        one.send(&mut outbox);
+        // The kernel says so to the next call.
+        let other = at(&to.to_string());
+        outbox.push(to, b"somebody is");
+        assert_eq!(one.send(&mut outbox).count, 1);
+        let (came, _) = received(&other, &mut Inbox::new(1), 1);
+        assert_eq!(came, [b"somebody is".to_vec()]);
+    }
+
+    #[test]
+    fn who_gets_one_at_a_time_offers_room_for_one() {
+        let (mut one, other) = (at("127.0.0.1:0"), at("127.0.0.1:0"));
+        let mut inbox = Inbox::new(4);
+        let send = |one: &mut Datagrams, lens: &[usize]| {
+            let mut outbox = Outbox::default();
+            for len in lens {
+                outbox.push(address(&other), &filled(*len, 0));
+            }
+            assert_eq!(one.send(&mut outbox).count, lens.len());
+        };
+        // Of different lengths, in ascending order: nothing makes one of them.
+        send(&mut one, &[10, 20, 30, 40, 50, 60]);
+        let mut counts = Vec::new();
+        while other.receive(&mut inbox) {
+            counts.push((inbox.count, inbox.was_filled()));
+        }
+        assert_eq!(counts, [(1, false), (4, true), (1, false)]);
+        send(&mut one, &[10]);
+        assert!(other.receive(&mut inbox));
+        assert_eq!((inbox.count, inbox.room), (1, 4));
+        assert!(!other.receive(&mut inbox));
+        assert_eq!(inbox.room, 1);
     }
 
     #[test]

@@ -7,15 +7,21 @@
 //! later: each socket takes what it has room for at once, as by `send` without waiting,
 //! and when the call is over nobody else reads the bytes.
 //!
+//! [`group`] spreads datagrams over sockets at one address, and [`stream`] asks the system how a connection gets on.
+//!
 //! io_uring is missing on old systems, and often forbidden: in containers, by
 //! `kernel.io_uring_disabled`. Whoever uses this can always send one by one instead.
 
 #[cfg(target_os = "linux")]
 pub mod datagrams;
 #[cfg(target_os = "linux")]
+pub mod group;
+#[cfg(target_os = "linux")]
 mod refusals;
 #[cfg(target_os = "linux")]
 mod ring;
+#[cfg(target_os = "linux")]
+pub mod stream;
 #[cfg(not(target_os = "linux"))]
 mod without;
 

@@ -7,6 +7,7 @@
 //! new(options)                      HELLO is in output()
 //! open(id, …)                       may follow at once
 //! scan, vote, read, touch           are kept until flush(now): one frame for all of them
+//! message                           is in messages() until put_messages, or take_messages
 //! output(), sent(count)             what is to be written, and was
 //! handle(input, now, |event| …)     what came; returns the bytes that are done with
 //! is_silent(now)                    the engine owes something and says nothing: give it up
@@ -18,18 +19,20 @@
 
 use crate::choice::Situation;
 use crate::limits::{
-    ANSWERS_LEN_MAX, ASK_COUNT_MAX, DATA_LEN_MAX, SESSION_PATIENCE_NS, WINDOW_LEN, WINDOW_LEN_MIN,
+    ANSWERS_LEN_MAX, ASK_COUNT_MAX, DATA_LEN_MAX, MESSAGE_COUNT_MAX, MESSAGE_WINDOW_LEN,
+    SESSION_PATIENCE_NS, WINDOW_LEN, WINDOW_LEN_MIN,
 };
 use crate::target::ReadRange;
 use crate::way::Way;
 use crate::wire::{
     self, ANSWER_LEN, ASK_LEN, Answer, Ask, Claim, ClaimStatus, Claimed, CounterValues, Frame,
-    HEAD_LEN, Head, Hello, Kind, Malformed, Open, OpenStatus, Opened, Refusal, Request, Status,
-    Welcome,
+    HEAD_LEN, Head, Hello, Kind, Malformed, Message, MessageStatus, Messaged, Open, OpenStatus,
+    Opened, Refusal, Request, Status, Welcome,
 };
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hasher};
 use trefoil_client_core::vote::IndexVote;
+use trefoil_layout::message::{LOOKUP_ANSWER_HEAD_LEN, MESSAGE_LEN_MAX, RequestHead};
 use trefoil_layout::{KeyHash, Version};
 
 /// What a scan solicits at first; then what answers teach.
@@ -39,6 +42,13 @@ const SOLICITED_MIN: u32 = 512;
 const SOLICITED_USUAL_MAX: u32 = (64 << 10) + 1024;
 /// How fast that follows shorter answers: by this part of the difference.
 const SOLICITED_FALL: u32 = 64;
+/// How fast what most items have follows longer ones: by this part of itself. Beside how it falls
+/// that makes it what 15 of 16 have.
+const MOST_RISE: u32 = 4;
+/// A part of the window that is given to what the longest lately have, and to one scan in any case;
+/// beyond it a scan solicits what most have. Little: a batch that follows one long item would spend
+/// half of its window on a few scans.
+const ROOMY_PART: u32 = 4;
 /// How long answers take is smoothed over so many frames of them.
 const ANSWERS_SMOOTHED: u64 = 4;
 /// And how fast they follow one another, over so many times that some have come.
@@ -164,8 +174,17 @@ pub enum Event<'a> {
         /// Whether it was a scan.
         is_scan: bool,
     },
+    /// Of [`Initiator::message`].
+    Messaged {
+        /// Its id.
+        id: u64,
+        /// The backend's.
+        handle: u32,
+        /// The answer with its head, unjudged; or why there is none.
+        result: Result<&'a [u8], MessageStatus>,
+    },
     /// Of [`Initiator::ask_counters`].
-    Counters(CounterValues),
+    Counters(&'a CounterValues),
     /// Of [`Initiator::claim`]: from now on the session is a [`crate::placing::Sender`]'s.
     Claimed(Result<Claimed, ClaimStatus>),
 }
@@ -221,6 +240,14 @@ struct Pending {
     asked_ns: u64,
 }
 
+/// A message that was not answered.
+#[derive(Clone, Copy, Debug)]
+struct Outstanding {
+    handle: u32,
+    /// Of the window for messages.
+    cost: u32,
+}
+
 /// A frame of requests that was sent.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
@@ -237,6 +264,8 @@ pub struct Initiator {
     welcome: Option<Welcome>,
     /// Most solicited bytes under way: ours, then the engine's.
     window: u32,
+    /// The window of what carries the requests: this one, unless that has one of its own.
+    carrier_window: u32,
     used: u32,
     patience_ns: u64,
     pending: HashMap<u64, Pending, IdHash>,
@@ -248,6 +277,11 @@ pub struct Initiator {
     counting_count: usize,
     /// A lane was asked for, and there is no answer yet.
     is_claiming: bool,
+    /// Messages that were not answered, by their ids, and what they take of their window.
+    outstanding: HashMap<u64, Outstanding, IdHash>,
+    outstanding_len: u32,
+    /// Frames that only the stream carries, and whole.
+    messages: Vec<u8>,
     /// When the engine was heard last, or began to owe something.
     heard_ns: u64,
     /// How long answers take lately, from when they were asked for; 0 before the first.
@@ -256,7 +290,11 @@ pub struct Initiator {
     gap_ns: u64,
     /// When the last ones came, while more are owed; 0 if none are.
     answered_ns: u64,
+    /// What scans solicit: as much as the longest items lately have, while there is plenty of room.
     solicited: u32,
+    /// Where there is less: what most have. The few that are longer are asked for again, which
+    /// takes them a round trip; to reserve as much for all would take the others many.
+    solicited_most: u32,
     /// How long what is found is, on average, times [`LENS_SMOOTHED`].
     usual_len: u32,
     /// Solicited bytes of what waits to be sent.
@@ -283,6 +321,7 @@ impl Initiator {
         Initiator {
             welcome: None,
             window,
+            carrier_window: window,
             used: 0,
             patience_ns: options.patience_ns,
             pending: HashMap::default(),
@@ -291,11 +330,15 @@ impl Initiator {
             opening_count: 0,
             counting_count: 0,
             is_claiming: false,
+            outstanding: HashMap::default(),
+            outstanding_len: 0,
+            messages: Vec::new(),
             heard_ns: 0,
             answer_ns: 0,
             gap_ns: 0,
             answered_ns: 0,
             solicited: SOLICITED_FIRST,
+            solicited_most: SOLICITED_FIRST,
             usual_len: SOLICITED_FIRST * LENS_SMOOTHED,
             waiting_len: 0,
             sent: VecDeque::new(),
@@ -395,7 +438,7 @@ impl Initiator {
             config_id,
             solicited: match is_vote {
                 true => 0,
-                false => self.solicited,
+                false => self.would_solicit(),
             },
             is_use,
             is_vote,
@@ -449,6 +492,87 @@ impl Initiator {
         }
     }
 
+    /// Hands a message for a backend to the engine, by the stream. `false` if as much as may be is
+    /// under way, or no message is so long: it is not sent then.
+    pub fn message(
+        &mut self,
+        handle: u32,
+        head: RequestHead,
+        request: &trefoil_layout::message::Request<'_>,
+        now_ns: u64,
+    ) -> bool {
+        let solicited = match request {
+            // Most of what is found is no longer; what is, a call brings.
+            trefoil_layout::message::Request::Lookup { .. } => {
+                (self.solicited + LOOKUP_ANSWER_HEAD_LEN as u32).min(MESSAGE_LEN_MAX as u32)
+            }
+            _ => wire::message::MESSAGE_SOLICITED_MIN,
+        };
+        let len = request.encoded_len();
+        if len > MESSAGE_LEN_MAX || self.outstanding.len() >= MESSAGE_COUNT_MAX {
+            return false;
+        }
+        let cost = wire::message::cost(len, solicited);
+        if self.outstanding_len + cost > MESSAGE_WINDOW_LEN {
+            return false;
+        }
+        if self.outstanding.is_empty() && !self.owes() {
+            self.heard_ns = now_ns;
+        }
+        let outstanding = Outstanding { handle, cost };
+        let before = self.outstanding.insert(head.id, outstanding);
+        assert!(before.is_none(), "two messages under way have one id");
+        self.outstanding_len += cost;
+        Message::encode((handle, solicited), head, request, &mut self.messages);
+        true
+    }
+
+    /// Whether messages were not answered.
+    pub fn owes_messages(&self) -> bool {
+        !self.outstanding.is_empty()
+    }
+
+    /// Frames that wait to be sent, which no other carrier takes.
+    pub fn messages(&self) -> &[u8] {
+        &self.messages
+    }
+
+    /// Moves them to the end of what is sent by the stream, which another carrier leaves to it.
+    pub fn take_messages(&mut self, into: &mut Vec<u8>) {
+        into.append(&mut self.messages);
+    }
+
+    /// The same where there is no other carrier: they are in [`Initiator::output`] then.
+    pub fn put_messages(&mut self) {
+        self.out.append(&mut self.messages);
+    }
+
+    /// A backend may take as long as it likes for a message, which says nothing of the engine:
+    /// one that owes nothing else and has been silent for a while is asked something that it
+    /// answers at once.
+    pub fn ask_whether_it_lives(&mut self, now_ns: u64) {
+        let silent_ns = now_ns.saturating_sub(self.heard_ns);
+        if self.outstanding.is_empty() || self.owes() || silent_ns < self.patience_ns / 2 {
+            return;
+        }
+        self.begin_to_owe(now_ns);
+        self.counting_count += 1;
+        wire::counters::encode_question(&mut self.messages);
+    }
+
+    fn take_messaged(
+        &mut self,
+        body: &[u8],
+        on: &mut impl FnMut(Event<'_>),
+    ) -> Result<(), Malformed> {
+        let Messaged { id, result } = Messaged::decode(body)?;
+        let nobody = Malformed("an answer that nobody has asked for");
+        let Outstanding { handle, cost } = self.outstanding.remove(&id).ok_or(nobody)?;
+        self.outstanding_len -= cost;
+        on(Event::Messaged { id, handle, result });
+        Ok(())
+    }
+
     fn ask(&mut self, ask: Ask, now_ns: u64) {
         self.begin_to_owe(now_ns);
         let pending = Pending {
@@ -467,10 +591,26 @@ impl Initiator {
         Situation {
             window: self.window as usize,
             used: (self.used + self.waiting_len) as usize,
-            solicited: self.solicited as usize,
+            solicited: self.would_solicit() as usize,
             usual_len: (self.usual_len / LENS_SMOOTHED) as usize,
             round_trip_ns: self.round_trip_ns,
             way_ns: self.way.ns(),
+        }
+    }
+
+    /// Another carrier takes over what is asked, with so long a window by now.
+    pub fn set_carrier_window(&mut self, len: usize) {
+        self.carrier_window = self.window.min(u32::try_from(len).unwrap_or(u32::MAX));
+    }
+
+    /// What a scan solicits now.
+    fn would_solicit(&self) -> u32 {
+        let longest = ANSWER_LEN as u32 + self.solicited;
+        let under_way = self.used + self.waiting_len;
+        let is_roomy = under_way.saturating_add(longest) <= self.carrier_window / ROOMY_PART;
+        match under_way == 0 || is_roomy {
+            true => self.solicited,
+            false => self.solicited_most,
         }
     }
 
@@ -496,6 +636,7 @@ impl Initiator {
     pub fn owes_beside(&self, count: usize) -> bool {
         self.opening_count + self.counting_count > 0
             || self.is_claiming
+            || !self.outstanding.is_empty()
             || self.pending.len() > count + self.waiting_count()
     }
 
@@ -552,6 +693,11 @@ impl Initiator {
     /// Puts what waits into frames, as far as the window goes. Nothing is put before the
     /// engine has said how large that is.
     pub fn flush(&mut self, now_ns: u64) {
+        let owes_nothing = self.used == 0 && self.opening_count + self.counting_count == 0;
+        if owes_nothing && !self.is_claiming && !self.waiting.is_empty() {
+            // However long these have waited here.
+            self.heard_ns = self.heard_ns.max(now_ns);
+        }
         while self.welcome.is_some() && !self.waiting.is_empty() {
             let begin = self.out.len();
             self.out.resize(begin + HEAD_LEN, 0);
@@ -651,12 +797,13 @@ impl Initiator {
                 (Kind::Counters, Some(_)) if self.counting_count > 0 => {
                     let values = wire::counters::decode(head, body)?;
                     self.counting_count -= 1;
-                    on(Event::Counters(values));
+                    on(Event::Counters(&values));
                 }
                 (Kind::Claimed, Some(_)) if self.is_claiming => {
                     self.is_claiming = false;
                     on(Event::Claimed(Claimed::decode(body)?));
                 }
+                (Kind::Messaged, Some(_)) => self.take_messaged(body, &mut on)?,
                 (Kind::Answers, Some(_)) => {
                     self.take_answers(head, body, now_ns, &mut on)?;
                     answers_count += u64::from(head.count);
@@ -742,7 +889,8 @@ impl Initiator {
                 });
             }
             (Status::Done, Some(vote)) if is_scan => {
-                if let IndexVote::Present { .. } = vote {
+                // Of one that was asked for again it is known already.
+                if let (IndexVote::Present { .. }, 0) = (vote, pending.longer_count) {
                     self.learn_len(data.len());
                 }
                 self.learn_usual(&vote);
@@ -851,15 +999,23 @@ impl Initiator {
         let len = len.next_multiple_of(8);
         self.solicited = match len > self.solicited {
             true => len,
-            // By a multiple of 8 that is 0 only where nothing is left to fall: it would stop
-            // far above what items have.
-            false => {
-                let more = self.solicited - len;
-                let fall = (more / SOLICITED_FALL).max(1).next_multiple_of(8);
-                self.solicited - fall.min(more)
-            }
+            false => fallen(self.solicited, len),
+        };
+        let most = self.solicited_most;
+        self.solicited_most = match len > most {
+            true => len.min((most + most / MOST_RISE).next_multiple_of(8)),
+            false => fallen(most, len),
         };
     }
+}
+
+/// What is solicited after an item that is not longer.
+fn fallen(solicited: u32, len: u32) -> u32 {
+    // By a multiple of 8 that is 0 only where nothing is left to fall: it would stop far above
+    // what items have.
+    let more = solicited - len;
+    let fall = (more / SOLICITED_FALL).max(1).next_multiple_of(8);
+    solicited - fall.min(more)
 }
 
 /// What an answer takes of the window.

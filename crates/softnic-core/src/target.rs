@@ -1,11 +1,14 @@
 //! The engine's side of one session: frames in, memory looked at, frames out.
 
-use crate::limits::{ANSWERS_LEN_FULL, ASK_COUNT_MAX, ASKS_LEN_MAX, WINDOW_LEN, WINDOW_LEN_MIN};
+use crate::limits::{
+    ANSWERS_LEN_FULL, ASK_COUNT_MAX, ASKS_LEN_MAX, MESSAGE_FRAME_LEN_MAX, WINDOW_LEN,
+    WINDOW_LEN_MIN,
+};
 use crate::wire::greeting::{ANY_HELLO_LEN_MAX, REFUSED_LEN};
 use crate::wire::{
-    self, ANSWER_LEN, ASK_LEN, Answer, Ask, Claim, CounterValues, Frame, HEAD_LEN, Head, Hello,
-    Kind, Malformed, Open, OpenStatus, Opened, PROTOCOL_VERSION, Refusal, RefusalCode, Region,
-    Request, Status, Welcome,
+    self, ANSWER_LEN, ASK_LEN, Answer, Ask, COUNTER_NAMES, Claim, CounterValues, Frame, HEAD_LEN,
+    Head, Hello, Kind, Malformed, Message, MessageStatus, Messaged, Open, OpenStatus, Opened,
+    PROTOCOL_VERSION, Refusal, RefusalCode, Region, Request, Status, Welcome,
 };
 use trefoil_layout::KeyHash;
 use trefoil_layout::limits::LAYOUT_VERSION;
@@ -51,10 +54,27 @@ pub trait Memory {
     /// A hit has read this item.
     fn touch(&mut self, handle: u32, place: u8, hash: KeyHash);
 
+    /// Hands a message to its backend. What comes of it, the session's owner appends to what is
+    /// sent later, unless it is known at once.
+    fn message(&mut self, _message: &Message<'_>) -> Handed {
+        Handed::Refused(MessageStatus::NoRing)
+    }
+
     /// What has been counted.
     fn counters(&mut self) -> CounterValues {
-        CounterValues::default()
+        [0; COUNTER_NAMES.len()]
     }
+}
+
+/// What became of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Handed {
+    /// It is on its way.
+    UnderWay,
+    /// It was not handed on.
+    Refused(MessageStatus),
+    /// The client has more under way than it may have.
+    TooMany,
 }
 
 /// What a scan asks for.
@@ -140,7 +160,7 @@ impl Target {
     pub fn input_len_max(&self) -> usize {
         match self.window {
             None => ANY_HELLO_LEN_MAX,
-            Some(_) => ASKS_LEN_MAX,
+            Some(_) => MESSAGE_FRAME_LEN_MAX,
         }
     }
 
@@ -166,7 +186,7 @@ impl Target {
             if out.len() >= window as usize {
                 return Ok(done);
             }
-            let Some(frame) = Frame::first(rest, ASKS_LEN_MAX)? else {
+            let Some(frame) = Frame::first(rest, len_max(rest))? else {
                 return Ok(done);
             };
             let Frame { head, body } = frame;
@@ -179,6 +199,19 @@ impl Target {
                     wire::counters::encode(&memory.counters(), out);
                 }
                 Kind::Asks => carry_out(head, body, window, memory, out)?,
+                Kind::Message if head.count == 1 => {
+                    let message = Message::decode(body)?;
+                    match memory.message(&message) {
+                        Handed::UnderWay => {}
+                        Handed::Refused(status) => {
+                            let (id, result) = (message.id, Err(status));
+                            Messaged { id, result }.encode(out);
+                        }
+                        Handed::TooMany => {
+                            return Err(Malformed("more messages than may be under way").into());
+                        }
+                    }
+                }
                 Kind::Claim if head.count == 1 => {
                     self.claim = Some(Claim::decode(body)?);
                     return Ok(done + frame.total_len());
@@ -239,6 +272,14 @@ impl Target {
         Welcome { window, ..welcome }.encode(out);
         self.window = Some(window);
         Ok(frame.total_len())
+    }
+}
+
+/// Longest of the frame that `input` begins with: nothing is as long as a message.
+fn len_max(input: &[u8]) -> usize {
+    match Head::begins(input, Kind::Message) {
+        true => MESSAGE_FRAME_LEN_MAX,
+        false => ASKS_LEN_MAX,
     }
 }
 

@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use trefoil_fabric::clock::monotonic_ns;
-use trefoil_softnic_core::wire::{COUNTER_NAMES, ClaimStatus, OpenStatus};
+use trefoil_softnic_core::wire::{ClaimStatus, OpenStatus, named_counters};
 use trefoil_softnic_core::{Event, Initiator, InitiatorOptions, SessionError};
 use trefoil_tls::{HandshakeError, Tls};
 
@@ -205,7 +205,7 @@ fn await_socket(socket: &TcpStream, wants_room: bool, left: Duration) -> io::Res
     }
 }
 
-/// What an engine has counted, each with its name.
+/// What an engine has counted, each with its name: of an earlier release there is less.
 pub fn ask_counters(
     engine: &EngineAddress,
     timeout: Duration,
@@ -214,10 +214,9 @@ pub fn ask_counters(
     let begin = |initiator: &mut Initiator| initiator.ask_counters(monotonic_ns());
     dial(engine, timeout, begin, |event| {
         if let Event::Counters(values) = event {
-            counted = Some(values);
+            counted = Some(*values);
         }
         counted.is_some()
     })?;
-    let values = counted.into_iter().flatten();
-    Ok(COUNTER_NAMES.into_iter().zip(values).collect())
+    Ok(counted.iter().flat_map(named_counters).collect())
 }

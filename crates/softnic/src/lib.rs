@@ -28,6 +28,8 @@ mod datagrams;
 mod dial;
 pub mod engine;
 mod port;
+#[cfg(test)]
+mod port_tests;
 mod remote;
 mod sessions;
 mod vanished;

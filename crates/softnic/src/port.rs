@@ -1,5 +1,5 @@
-//! One backend by way of an engine: a carrier of scans and reads. Messages go another
-//! way.
+//! One backend by way of an engine: a carrier of scans and reads, and, where the engine takes
+//! them, of messages.
 //!
 //! # What a client may believe
 //! The engine looks at the backend's lease after its last read, on the clock of its own
@@ -7,6 +7,12 @@
 //! request was sent and before the answer came: that is all that a GET needs, and no
 //! clock of this host takes part. An answer belongs to the request whose id it repeats,
 //! and ids are never used twice in a session.
+//!
+//! # Messages
+//! The engine says of each whether it was executed, or that nobody knows. What was not executed
+//! goes by a call, with the same version: the driver is told that it is too large for this way.
+//! So does what finds no room among the messages under way. What is lost with the session, or
+//! with the backend, is lost as it is with a call.
 //!
 //! # Sharing
 //! Ports of one client to the same engine may share a session ([`crate::Sessions`]). Any of
@@ -35,12 +41,15 @@ use trefoil_fabric::port::{
 };
 use trefoil_fabric::{Agreement, RegionView};
 use trefoil_layout::limits::LAYOUT_VERSION;
-use trefoil_layout::message::{Answer, ErrorCode, Request};
+use trefoil_layout::message::{
+    Answer, ErrorCode, MESSAGE_LEN_MAX, Request, RequestHead, parse_answer,
+};
 use trefoil_layout::{KeyHash, Pointer, TopologyId, Version};
 use trefoil_region::WordBuffer;
 use trefoil_softnic_core::datagram::Window;
 use trefoil_softnic_core::limits::{ASK_COUNT_MAX, WINDOW_LEN};
-use trefoil_softnic_core::wire::{Opened, Region};
+use trefoil_softnic_core::wire::counters::message_frames;
+use trefoil_softnic_core::wire::{MESSAGE_FRAMES, MessageStatus, Opened, Region};
 use trefoil_softnic_core::{Event, Initiator, ReadRange, Situation, Unanswered};
 
 /// Requests that are sent at the latest; they go sooner when their client looks for
@@ -48,6 +57,11 @@ use trefoil_softnic_core::{Event, Initiator, ReadRange, Situation, Unanswered};
 const BATCH_COUNT: usize = ASK_COUNT_MAX / 2;
 /// Touches that are sent without a request.
 const TOUCH_COUNT: usize = 4 * ASK_COUNT_MAX;
+/// Bytes of messages that are sent at the latest.
+const MESSAGES_LEN: usize = 64 << 10;
+/// So long a client that may not, or whose backend has no ring with the engine, calls without
+/// asking again.
+const NO_MESSAGES_NS: u64 = 1_000_000_000;
 /// The id of the only OPEN of a session.
 const OPENING: u64 = 0;
 
@@ -79,8 +93,14 @@ struct PortState {
     came: usize,
     /// The handle is good for nothing more.
     is_over: bool,
+    /// The same, for its port, which is asked without the lock.
+    ends: Arc<AtomicBool>,
+    /// Messages that were not answered.
+    messages: usize,
     /// Its port is no more.
     has_left: bool,
+    /// Messages go another way until then.
+    no_messages_until_ns: u64,
 }
 
 impl PortState {
@@ -90,8 +110,22 @@ impl PortState {
             served,
             came: 0,
             is_over: false,
+            ends: Arc::default(),
+            messages: 0,
             has_left: false,
+            no_messages_until_ns: 0,
         }
+    }
+
+    fn is_over(&mut self) {
+        self.is_over = true;
+        self.ends.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether nothing more will come. Of each message the engine says something, whatever it has
+    /// said of the others: what was executed is not to be taken for lost.
+    fn has_ended(&self) -> bool {
+        self.is_over && self.messages == 0
     }
 }
 
@@ -160,6 +194,10 @@ pub struct EnginePort {
     handle: u32,
     /// That buckets are expected to carry, as of the last refresh.
     config_id: u32,
+    /// Whether messages go by the engine.
+    has_messages: bool,
+    /// Nothing new is asked by it.
+    ends: Arc<AtomicBool>,
 }
 
 impl Drop for EnginePort {
@@ -170,24 +208,30 @@ impl Drop for EnginePort {
 
 impl EnginePort {
     /// Connects to backend number `backend` of the cell's life `life`. Waits, for at
-    /// most `timeout`.
+    /// most `timeout`. With `messages` they go by the engine, too, if it takes them.
     pub fn connect(
         engine: &EngineAddress,
-        backend: u32,
-        life: u64,
+        (backend, life): (u32, u64),
+        messages: bool,
         timeout: Duration,
     ) -> Result<Self, ConnectError> {
         let address = engine.address;
         let begin = |initiator: &mut Initiator| {
             initiator.open(OPENING, backend, life, monotonic_ns());
-        };
-        let mut opened = None;
-        let dialled = dial(engine, timeout, begin, |event| {
-            if let Event::Opened { result, .. } = event {
-                opened = Some(result);
+            if messages {
+                initiator.ask_counters(monotonic_ns());
             }
-            opened.is_some()
+        };
+        let (mut opened, mut counted) = (None, None);
+        let dialled = dial(engine, timeout, begin, |event| {
+            match event {
+                Event::Opened { result, .. } => opened = Some(result),
+                Event::Counters(values) => counted = Some(*values),
+                _ => {}
+            }
+            opened.is_some() && (counted.is_some() || !messages)
         })?;
+        let frames = counted.map_or(0, |values| message_frames(&values));
         // It has come, or there would be no session.
         let opened = opened.ok_or(ConnectError::HungUp { address })?;
         let opened = opened.map_err(|status| ConnectError::NotOpened {
@@ -240,12 +284,15 @@ impl EnginePort {
                 is_closed: false,
             }),
         };
+        let ends = Arc::clone(&session.core().ports[0].ends);
         Ok(EnginePort {
+            ends,
             session: Arc::new(session),
             at: 0,
             agreement: agreement(&opened),
             handle: opened.handle,
             config_id,
+            has_messages: frames == MESSAGE_FRAMES,
         })
     }
 
@@ -255,6 +302,7 @@ impl EnginePort {
 
     /// The same backend by a session that has given it this place.
     pub(crate) fn moved_to(mut self, session: Arc<Session>, at: usize) -> Self {
+        self.ends = Arc::clone(&session.core().ports[at].ends);
         (self.session, self.at) = (session, at);
         self
     }
@@ -322,6 +370,11 @@ impl Core {
             0 => 0,
             _ => monotonic_ns(),
         });
+        match &self.datagrams {
+            // What is left to the stream goes first, so messages queue up behind that.
+            Some(_) => self.initiator.take_messages(&mut self.left),
+            None => self.initiator.put_messages(),
+        }
         self.send_datagrams();
         while !self.left.is_empty() && !self.is_closed {
             match self.channel.send(socket, &self.left) {
@@ -351,11 +404,15 @@ impl Core {
         datagrams.receive_before_late(&mut self.answers, now_ns);
         datagrams.send(now_ns);
         datagrams.leave(&mut self.initiator, &mut self.left, now_ns);
+        datagrams.tell_window(&mut self.initiator);
     }
 
     /// Receives, unless something is there already. Whether there is something to take
     /// in, or nothing will come any more.
     fn look(&mut self, socket: &TcpStream) -> bool {
+        if self.initiator.owes_messages() {
+            self.initiator.ask_whether_it_lives(monotonic_ns());
+        }
         self.send(socket);
         if self.is_closed || Initiator::has_frame(&self.input) {
             return true;
@@ -405,6 +462,7 @@ impl Core {
                 Event::Scanned { handle, .. }
                 | Event::Voted { handle, .. }
                 | Event::Read { handle, .. }
+                | Event::Messaged { handle, .. }
                 | Event::Unanswered { handle, .. } => handle,
                 Event::Opened { .. } | Event::Counters(_) | Event::Claimed(_) => return,
             };
@@ -452,9 +510,35 @@ impl PortState {
             Event::Unanswered {
                 why: Unanswered::Gone | Unanswered::Lapsed,
                 ..
-            } => self.is_over = true,
+            } => self.is_over(),
+            Event::Messaged { result, .. } => {
+                self.messages -= 1;
+                match result {
+                    // The backend is looked for anew.
+                    Err(MessageStatus::Gone | MessageStatus::Lost) => self.is_over(),
+                    Err(
+                        MessageStatus::NotAllowed
+                        | MessageStatus::NoRing
+                        | MessageStatus::Malformed,
+                    ) => self.no_messages_until_ns = monotonic_ns() + NO_MESSAGES_NS,
+                    Err(MessageStatus::Full) | Ok(_) => {}
+                }
+            }
             _ => {}
         }
+    }
+}
+
+/// What came of a message. What was not executed goes by a call.
+fn messaged<'a>(token: Token, result: Result<&'a [u8], MessageStatus>) -> Completion<'a> {
+    let lost = |why| Completion::NoAnswer(token, SendFailure::Lost, why);
+    match result {
+        Ok(answer) => match parse_answer(answer) {
+            Ok((_, answer)) => Completion::Answer(token, answer),
+            Err(_) => lost("its answer cannot be understood: run the same release on both sides"),
+        },
+        Err(MessageStatus::Lost) => lost("it has ended, or does not answer its engine"),
+        Err(_) => Completion::Answer(token, Answer::Error(ErrorCode::TooLarge)),
     }
 }
 
@@ -469,6 +553,7 @@ fn completion<'a>(event: &Event<'a>) -> Option<Completion<'a>> {
             flush_floor,
             ..
         } => Some(Completion::Scan(Token(id), vote, data, flush_floor)),
+        Event::Messaged { id, result, .. } => Some(messaged(Token(id), result)),
         Event::Voted { id, vote, .. } => Some(Completion::Index(Token(id), vote)),
         Event::Read {
             id,
@@ -518,11 +603,11 @@ impl Port for EnginePort {
     }
 
     fn has_scans(&self) -> bool {
-        true
+        !self.ends.load(Ordering::Relaxed)
     }
 
     fn has_messages(&self) -> bool {
-        false
+        self.has_messages
     }
 
     /// What the engine has said the backend serves.
@@ -604,8 +689,49 @@ impl Port for EnginePort {
         })
     }
 
-    fn send(&mut self, _: Token, _: TopologyId, _: &Request<'_>) -> Result<(), SendError> {
-        Err(SendError::NoMessages)
+    /// Nothing is refused as full: what finds no room goes by a call, and does not wait for the
+    /// way there and back.
+    fn send(
+        &mut self,
+        token: Token,
+        under: TopologyId,
+        request: &Request<'_>,
+    ) -> Result<(), SendError> {
+        if request.encoded_len() > MESSAGE_LEN_MAX {
+            return Err(SendError::TooLarge);
+        }
+        if !self.has_messages || under.life != self.agreement.topology.life {
+            return Err(SendError::NoMessages);
+        }
+        let mut core = self.core();
+        // An engine that has ended while nobody looked gets nothing: what it will not read is
+        // better called.
+        if !core.initiator.owes() && !core.initiator.owes_messages() {
+            core.look(&self.session.socket);
+        }
+        let port = &core.ports[self.at];
+        if core.is_closed || port.has_ended() {
+            return Err(SendError::Closed);
+        }
+        if port.is_over {
+            return Err(SendError::NoMessages);
+        }
+        let now_ns = monotonic_ns();
+        if now_ns < port.no_messages_until_ns {
+            return Err(SendError::NoMessages);
+        }
+        let head = RequestHead {
+            id: token.0,
+            config_id: under.config_id,
+        };
+        if !core.initiator.message(self.handle, head, request, now_ns) {
+            return Err(SendError::NoMessages);
+        }
+        core.ports[self.at].messages += 1;
+        if core.initiator.messages().len() >= MESSAGES_LEN {
+            core.send(&self.session.socket);
+        }
+        Ok(())
     }
 
     /// Slots are of windows that this side does not know: see [`Port::touch_key`].
@@ -647,7 +773,7 @@ impl Port for EnginePort {
         }
         let is_closed = core.is_closed;
         let port = &mut core.ports[self.at];
-        match is_closed || port.is_over {
+        match is_closed || port.has_ended() {
             true => Err(Closed::LOST),
             false => Ok(std::mem::take(&mut port.came)),
         }
@@ -656,7 +782,7 @@ impl Port for EnginePort {
     fn is_ready(&self) -> bool {
         let mut core = self.core();
         let port = &core.ports[self.at];
-        port.came > 0 || port.is_over || core.look(&self.session.socket)
+        port.came > 0 || port.has_ended() || core.look(&self.session.socket)
     }
 
     /// Its socket is readable whenever something has come.

@@ -17,6 +17,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 use trefoil_fabric::clock::monotonic_ns;
 use trefoil_ordered::{Carrier, Committed, NoAnswer, Refused};
+use trefoil_region::ForkMark;
 use trefoil_softnic_core::placing::{NotSent, Sender, Taken};
 use trefoil_softnic_core::wire::placing::{PLACING_VERSION, Return};
 use trefoil_softnic_core::wire::{Claim, Claimed};
@@ -58,6 +59,8 @@ pub struct RemoteQueue {
     /// The queue does not know this producer any more: what is not known never will be.
     is_over: bool,
     reconnected: u64,
+    /// A fork's child shares the connection with its parent, whose stream it would break.
+    process: ForkMark,
 }
 
 impl std::fmt::Debug for RemoteQueue {
@@ -103,6 +106,7 @@ impl RemoteQueue {
             again: AGAIN_MIN,
             is_over: false,
             reconnected: 0,
+            process: ForkMark::new(),
         })
     }
 
@@ -160,6 +164,9 @@ impl RemoteQueue {
     /// Sends what is to be sent and takes in what has come. Whether something has.
     #[inline]
     fn pump(&mut self) -> bool {
+        if self.process.is_child() {
+            return false;
+        }
         let Some(link) = &mut self.link else {
             return false;
         };
@@ -217,6 +224,9 @@ impl RemoteQueue {
         timeout: Duration,
         mut look: impl FnMut(&mut Sender) -> Option<T>,
     ) -> Result<T, NoAnswer> {
+        if self.process.is_child() {
+            return Err(NoAnswer::OtherProcess);
+        }
         let begin = Instant::now();
         loop {
             self.pump();
@@ -260,6 +270,9 @@ impl Carrier for RemoteQueue {
     /// rest. Its position is not told. What has ended refuses.
     #[inline]
     fn submit(&mut self, request: &[u8], nilext: bool) -> Result<Committed, Refused> {
+        if self.process.is_child() {
+            return Err(Refused::OtherProcess);
+        }
         if self.is_over {
             return Err(Refused::Closed);
         }

@@ -43,15 +43,18 @@ impl Changed {
     /// The places that have changed, in order; neighbours together.
     pub(crate) fn ranges(&self) -> Vec<Range<u64>> {
         let mut ranges: Vec<Range<u64>> = Vec::new();
-        for range in 0..RANGE_COUNT {
-            if self.words[range / 64] & 1 << (range % 64) == 0 {
-                continue;
-            }
-            let begin = (range as u64) << INNER_BITS;
-            let end = begin + (1 << INNER_BITS);
-            match ranges.last_mut() {
-                Some(last) if last.end == begin => last.end = end,
-                _ => ranges.push(begin..end),
+        for (number, &word) in self.words.iter().enumerate() {
+            // Most words are empty, and whoever asks may hold everybody up.
+            let mut left = word;
+            while left != 0 {
+                let range = number as u64 * 64 + u64::from(left.trailing_zeros());
+                left &= left - 1;
+                let begin = range << INNER_BITS;
+                let end = begin + (1 << INNER_BITS);
+                match ranges.last_mut() {
+                    Some(last) if last.end == begin => last.end = end,
+                    _ => ranges.push(begin..end),
+                }
             }
         }
         ranges

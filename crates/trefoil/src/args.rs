@@ -24,6 +24,7 @@ pub(crate) use queue::*;
 #[cfg(feature = "sim")]
 pub(crate) use sim::*;
 
+use crate::engine::EngineCount;
 use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
@@ -367,6 +368,9 @@ pub(crate) struct GatewayArgs {
     pub address: CellAddress,
     #[command(flatten)]
     pub doors: DoorArgs,
+    /// When SETs are done whose answer tells no version: executed by a quorum, or acknowledged: they stand in the queues of their backends on this host (`cell up --queue`). Then a GET right after it is slower, and with one copy a backend that is killed loses SETs that were answered and not yet executed [default: executed, so that a GET right after it reads memory]
+    #[arg(long, value_enum)]
+    pub commit: Option<CommitBy>,
     /// Address of the Prometheus metrics, or off [default: 127.0.0.1:9412]
     #[arg(long, value_name = "HOST:PORT|off")]
     pub metrics: Option<String>,
@@ -394,6 +398,12 @@ pub(crate) struct EngineArgs {
     /// Address of the Prometheus metrics, or off
     #[arg(long, value_name = "HOST:PORT|off", default_value = "off")]
     pub metrics: String,
+    /// Let other machines reach the metrics, and nothing else, without TLS
+    #[arg(long, hide = true)]
+    pub plaintext_metrics: bool,
+    /// Serve even if another process has the port of the metrics, which is tried again then
+    #[arg(long, hide = true)]
+    pub metrics_may_come_later: bool,
     /// End with the process that has started this one
     #[arg(long, hide = true)]
     pub is_bound: bool,
@@ -407,15 +417,21 @@ pub(crate) struct EngineArgs {
 /// How large an engine is.
 #[derive(Args, Debug, Clone, Copy, Default)]
 pub(crate) struct EngineSize {
-    /// Threads by which an engine reads; its clients are spread over them [default: 1]
-    #[arg(long, value_name = "N")]
-    pub engines: Option<usize>,
+    /// Threads by which an engine reads, over which its clients are spread: so many, or by load between two numbers [default: 1]
+    #[arg(long, value_name = "N|MIN..MAX")]
+    pub engines: Option<EngineCount>,
     /// Clients that an engine takes at a time [default: 256]
     #[arg(long, value_name = "N")]
     pub engine_sessions: Option<usize>,
     /// Of these, clients of one identity at most: a certificate's name, or the token [default: half of them where clients show certificates, else all]
     #[arg(long, value_name = "N")]
     pub engine_share: Option<usize>,
+}
+
+impl Switch {
+    pub(crate) fn is_on(self) -> bool {
+        self == Switch::On
+    }
 }
 
 /// By way of which engine a cell is read.
@@ -427,6 +443,9 @@ pub(crate) struct ByEngine {
     /// Ask engines to which TLS is spoken over UDP, if that gets through
     #[arg(long)]
     pub engine_udp: bool,
+    /// Whether what changes something goes by the engine, too, if it takes messages: on, off (calls)
+    #[arg(long, value_name = "HOW", default_value = "off")]
+    pub engine_messages: Switch,
     /// How an engine looks keys up: auto, scar (one round trip), scar-all (data from each replica asked), 2xr (votes, then a read), rpc (none does)
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub strategy: LookupStrategy,
@@ -625,6 +644,9 @@ pub(crate) struct UpArgs {
     /// Address of an engine beside the backends of this host, by which clients on other hosts read in one round trip, or off [default: off]
     #[arg(long, value_name = "HOST:PORT|off")]
     pub engine: Option<String>,
+    /// Address of the engine's Prometheus metrics, or off [default: off]
+    #[arg(long, value_name = "HOST:PORT|off")]
+    pub engine_metrics: Option<String>,
     #[command(flatten)]
     pub engine_size: EngineSize,
     /// Let clients on this host commit SETs and ERASEs before they are executed (`set --commit acknowledged`). Engines cannot read such a cell
@@ -902,9 +924,11 @@ pub(crate) struct SetArgs {
 }
 
 /// When a mutation is done.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum CommitBy {
     /// When a quorum has executed it
+    #[default]
     Executed,
     /// When it stands in the backend's queue
     Acknowledged,

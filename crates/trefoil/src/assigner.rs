@@ -5,11 +5,13 @@ use crate::args::{AssignerAction, AssignerAddressArgs, AssignerArgs};
 use crate::failure::{Failure, Outcome, print_line};
 use std::net::{SocketAddr, TcpListener};
 use std::process::ExitCode;
+use std::time::Duration;
 use tokio::runtime::Runtime;
 use trefoil_coordination::{
     AssignerAddress, AssignerClient, AssignerServer, CoordinationError, EtcdAccess, NodeOptions,
-    Security, StoreAddress,
+    StoreAddress,
 };
+use trefoil_endpoint::Users;
 use trefoil_sharder::{BalanceConfig, Freeze};
 use trefoil_tls::CertUse;
 
@@ -37,10 +39,12 @@ pub(crate) fn run(args: AssignerArgs) -> Outcome {
 
 fn serve(runtime: &Runtime, args: AssignerArgs) -> Outcome {
     crate::logging::start();
-    let security = Security::choose(args.certs.as_deref(), args.insecure, CertUse::Server)
-        .map_err(Failure::of)?;
+    let certs = args.certs.as_deref();
+    let security =
+        crate::linked::security(certs, args.insecure, &args.allow_user, CertUse::Server)?;
     security.check_listen(args.listen).map_err(Failure::of)?;
     let store: StoreAddress = args.store.parse().map_err(usage)?;
+    warn_of_a_short_lease(&store, args.lease);
     let mut options = NodeOptions {
         lease: args.lease,
         closed: !args.corpus.is_empty(),
@@ -60,15 +64,35 @@ fn serve(runtime: &Runtime, args: AssignerArgs) -> Outcome {
         let (name, config) = corpus(text)?;
         options.corpora.insert(name, config);
     }
-    let metrics = crate::linked::endpoint::take(&args.metrics, &args.plaintext, args.insecure)?;
-    runtime.block_on(serve_until_signal(args.listen, &store, options, metrics))
+    let metrics = crate::linked::endpoint::take(&args.metrics, &args.plaintext)?;
+    let drainers = crate::linked::drainers(&args.allow_user)?;
+    let watched = (metrics, drainers);
+    runtime.block_on(serve_until_signal(args.listen, &store, options, watched))
+}
+
+/// What the leases of servers have to outlast, where another assigner takes over: etcd
+/// finds out in some five seconds that the one who led is dead, and a lease has been running
+/// for a part of its time by then.
+const LEASE_OVER_TAKEOVER: Duration = Duration::from_secs(12);
+
+fn warn_of_a_short_lease(store: &StoreAddress, lease: Duration) {
+    if matches!(store, StoreAddress::Etcd { .. }) && lease < LEASE_OVER_TAKEOVER {
+        tracing::warn!(
+            "--lease {}: when the assigner that leads dies, another one takes over after some 5 s. \
+             Leases that are shorter than {} may end before, and servers with strong copies then \
+             refuse reads and commits (NoLease) until it leads. --lease 15s outlasts it; then the \
+             keys of a server that dies wait 15 s for their next owner",
+            humantime::format_duration(lease),
+            humantime::format_duration(LEASE_OVER_TAKEOVER),
+        );
+    }
 }
 
 async fn serve_until_signal(
     listen: SocketAddr,
     store: &StoreAddress,
     options: NodeOptions,
-    metrics: Option<TcpListener>,
+    (metrics, drainers): (Option<TcpListener>, Users),
 ) -> Outcome {
     use tokio::signal::unix::{SignalKind, signal};
     // Before the service is up, so that no signal is lost.
@@ -80,7 +104,7 @@ async fn serve_until_signal(
             error @ CoordinationError::Option { .. } => usage(error),
             error => Failure::of(error),
         })?;
-    let watched = crate::linked::endpoint::serve(metrics, server.process())?;
+    let watched = crate::linked::endpoint::serve(metrics, server.process(), drainers)?;
     let ready = serde_json::json!({
         "address": server.address().to_string(),
         "metrics": watched.as_ref().map(|watched| watched.address().to_string()),
@@ -176,8 +200,8 @@ async fn begin_incarnation(address: &AssignerAddressArgs, corpus: &str) -> Outco
 /// The assigners at an address, or those that lead by what a store says.
 pub(crate) async fn client(address: &AssignerAddressArgs) -> Result<AssignerClient, Failure> {
     let certs = address.certs.as_deref();
-    let security = Security::choose(certs, address.insecure, CertUse::Client);
-    let security = security.map_err(Failure::of)?;
+    let users = &address.allow_user;
+    let security = crate::linked::security(certs, address.insecure, users, CertUse::Client)?;
     if address.assigner.starts_with("etcd://") {
         let store: StoreAddress = address.assigner.parse().map_err(usage)?;
         let access = etcd_access(&store)?;

@@ -1,7 +1,7 @@
 //! Settings that a server keeps until it is restarted: which of them a configuration
 //! file that was read again sets anew.
 
-use crate::args::{DoorArgs, EngineSize, GatewayArgs, ServeArgs, StoreArgs, UpArgs};
+use crate::args::{DoorArgs, EngineSize, GatewayArgs, ServeArgs, StoreArgs, Switch, UpArgs};
 use crate::cell::up;
 use crate::settings::StoreSettings;
 use crate::{door, engine, gateway, serve};
@@ -59,6 +59,10 @@ impl Fixed {
             ("spares", shown(&args.spares.or(Some(up::SPARES_DEFAULT)))),
             ("queue", shown(&args.queue)),
             ("engine", text(&args.engine, serve::ENGINE_DEFAULT)),
+            (
+                "engine_metrics",
+                text(&args.engine_metrics, engine::METRICS_DEFAULT),
+            ),
             ("here", shown(&args.here)),
             ("listen", shown(&args.host.listen)),
             ("advertise", shown(&args.host.advertise)),
@@ -83,6 +87,7 @@ impl Fixed {
         let mut fixed = Fixed(vec![
             ("cell", shown(&args.address.cell)),
             ("certs", shown(&args.address.certs)),
+            ("commit", shown(&args.commit.unwrap_or_default())),
             ("metrics", text(&args.metrics, gateway::METRICS_DEFAULT)),
             ("plaintext", shown(&args.plaintext)),
         ]);
@@ -115,6 +120,7 @@ impl Fixed {
             ("redis", text(&doors.redis, door::REDIS_DEFAULT)),
             ("threads", shown(&threads)),
             ("spin", shown(&doors.spin.unwrap_or(defaults.spin))),
+            ("io_uring", shown(&(doors.io_uring != Some(Switch::Off)))),
             ("slow_log", shown(&slow_log)),
             ("tls_cert", shown(&doors.tls_cert)),
             ("tls_key", shown(&doors.tls_key)),
@@ -197,6 +203,7 @@ mod tests {
             queue: false,
             spares: None,
             engine: None,
+            engine_metrics: None,
             engine_size: EngineSize::default(),
             store: StoreArgs::default(),
             here: Vec::new(),
@@ -209,6 +216,7 @@ mod tests {
                 certs: None,
             },
             doors: DoorArgs::default(),
+            commit: None,
             metrics: None,
             plaintext: Vec::new(),
             config: None,

@@ -10,9 +10,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::sync::Notify;
 use trefoil_backend::{ListenError, take_port};
-use trefoil_gateway::keyspace::{CellOptions, cell_keyspace};
+use trefoil_client::Commit;
+use trefoil_gateway::keyspace::{CellOptions, Committing, cell_keyspace};
 use trefoil_gateway::observe::serve_metrics;
 use trefoil_gateway::server::{Doors, Protocol};
+
+/// Half of the places that a backend's queue has for all clients of its cell.
+const COMMITTING_LOOPS_MAX: usize = 32;
 
 pub(crate) const METRICS_DEFAULT: &str = "127.0.0.1:9412";
 
@@ -33,12 +37,23 @@ pub(crate) fn run(args: GatewayArgs) -> Outcome {
     let metrics = metrics_listener(&args)?;
     let signals = Signals::new()?;
     let cell = crate::connect::cell(&args.address)?;
+    let commit = Commit::from(args.commit.unwrap_or_default());
+    if commit == Commit::Acknowledged && options.thread_count > COMMITTING_LOOPS_MAX {
+        tracing::warn!(
+            threads = options.thread_count,
+            "each event loop needs one of the 64 places of each backend's queue, and SETs of one \
+             without it are executed: choose fewer --threads, so that those of all gateways stay \
+             below 64"
+        );
+    }
     let cell_options = CellOptions {
         spin: options.spin,
+        commit: Committing::from(commit),
         ..CellOptions::default()
     };
-    let keyspace = || cell_keyspace(cell.clone(), cell_options);
+    let keyspace = || cell_keyspace(cell.clone(), cell_options.clone());
     let front = door::open(&args.doors, options, doors, keyspace, false)?;
+    front.observatory.tell_commits(&cell_options.commit);
     let metrics = match metrics {
         None => None,
         Some(listener) => {

@@ -41,6 +41,7 @@ pub(crate) fn get(args: GetArgs) -> Outcome {
     let options = Options {
         engine: args.by.engine,
         engine_datagrams: args.by.engine_udp,
+        engine_messages: args.by.engine_messages.is_on(),
         strategy: args.by.strategy,
         ..patient()
     };

@@ -156,6 +156,7 @@ fn engine(args: QueueEngineArgs) -> Outcome {
         listen: crate::serve::tcp_address("--listen", &args.listen)?,
         tls: tls.clone(),
         token_file: args.token_file,
+        token_right: Right::Admin,
         is_plain: args.plaintext,
         options: EngineOptions {
             spin: args.spin.into(),

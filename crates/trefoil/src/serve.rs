@@ -2,7 +2,7 @@
 
 use crate::args::{DoorArgs, Plaintext, Restart, ServeArgs};
 use crate::door::{self, Front};
-use crate::engine::{Service, Setup, engine_options};
+use crate::engine::{Metrics, Service, Setup, engine_options};
 use crate::failure::{Failure, Outcome, print_line};
 use crate::fixed::Fixed;
 use crate::settings::{self, MemoryLimit, StoreSettings};
@@ -24,7 +24,7 @@ use trefoil_client::Cell;
 use trefoil_gateway::keyspace::{CellOptions, Gates, LocalKeyspace, cell_keyspace};
 use trefoil_gateway::server::{Doors, GatewayOptions, Protocol};
 use trefoil_layout::{KeyHasher, Version};
-use trefoil_tls::{CertFiles, CertUse, Tls};
+use trefoil_tls::{CertFiles, CertUse, Right, Tls};
 
 pub(crate) const MODE_DEFAULT: &str = "R=1";
 pub(crate) const NAME_DEFAULT: &str = "serve";
@@ -125,11 +125,15 @@ pub(crate) fn run(args: ServeArgs) -> Outcome {
                 listen,
                 tls: tls.clone(),
                 token_file: args.token_file.clone(),
+                // The server's own.
+                token_right: Right::Admin,
                 is_plain: args.plaintext.contains(&Plaintext::Rpc),
                 options: engine_options,
             };
             let places = crate::engine::places_of(&config);
-            Some(Service::start(setup, move |_| places.clone())?)
+            let service = Arc::new(Service::start(setup, move |_| places.clone())?);
+            runs.server.add_metrics(Arc::new(Metrics::of(&service)));
+            Some(service)
         }
     };
     let engine_text = engine.as_ref().map(|of| of.engine().address().to_string());
@@ -291,7 +295,7 @@ fn open_doors(
         spin: options.spin,
         ..CellOptions::default()
     };
-    let keyspace = || cell_keyspace(cell.clone(), cell_options);
+    let keyspace = || cell_keyspace(cell.clone(), cell_options.clone());
     door::open(args, options, doors, keyspace, false)
 }
 

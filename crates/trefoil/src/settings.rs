@@ -2,9 +2,10 @@
 //! defaults.
 
 use crate::args::{
-    CELL_DEFAULT, DoorArgs, Eviction, GatewayArgs, Hash, MemcachedVersion, Plaintext, Restart,
-    ServeArgs, StoreArgs, Switch, Transactions, UpArgs,
+    CELL_DEFAULT, CommitBy, DoorArgs, Eviction, GatewayArgs, Hash, MemcachedVersion, Plaintext,
+    Restart, ServeArgs, StoreArgs, Switch, Transactions, UpArgs,
 };
+use crate::engine::EngineCount;
 use crate::failure::Failure;
 use bytesize::ByteSize;
 use serde::Deserialize;
@@ -36,7 +37,7 @@ pub(crate) const STORE_KEYS: [&str; 9] = [
     "recovery_rate",
 ];
 /// Settings of front doors.
-pub(crate) const DOOR_KEYS: [&str; 18] = [
+pub(crate) const DOOR_KEYS: [&str; 19] = [
     "memcached",
     "redis",
     "threads",
@@ -45,6 +46,7 @@ pub(crate) const DOOR_KEYS: [&str; 18] = [
     "item_max",
     "buffers",
     "spin",
+    "io_uring",
     "slow_log",
     "auth_file",
     "auth_timeout",
@@ -72,7 +74,7 @@ pub(crate) const SERVE_KEYS: [&str; 14] = [
     "engine_share",
     "restart",
 ];
-pub(crate) const UP_KEYS: [&str; 21] = [
+pub(crate) const UP_KEYS: [&str; 22] = [
     "dir",
     "store",
     "mode",
@@ -91,11 +93,12 @@ pub(crate) const UP_KEYS: [&str; 21] = [
     "plaintext",
     "token_file",
     "engine",
+    "engine_metrics",
     "engines",
     "engine_sessions",
     "engine_share",
 ];
-pub(crate) const GATEWAY_KEYS: [&str; 4] = ["cell", "certs", "metrics", "plaintext"];
+pub(crate) const GATEWAY_KEYS: [&str; 5] = ["cell", "certs", "commit", "metrics", "plaintext"];
 
 /// The configuration file of any server: the options' names, with underscores.
 #[derive(Deserialize, Default)]
@@ -111,7 +114,8 @@ struct File {
     #[serde(default)]
     queue: bool,
     engine: Option<String>,
-    engines: Option<usize>,
+    engine_metrics: Option<String>,
+    engines: Option<EngineCount>,
     engine_sessions: Option<usize>,
     engine_share: Option<usize>,
     #[serde(default)]
@@ -167,6 +171,7 @@ struct File {
     admin_commands: Option<Switch>,
     memcached_version: Option<MemcachedVersion>,
     transactions: Option<Transactions>,
+    commit: Option<CommitBy>,
 }
 
 /// As on the command line, or a number of bytes.
@@ -449,6 +454,7 @@ pub(crate) fn up_with_file(mut args: UpArgs) -> Result<UpArgs, Failure> {
     args.spares = args.spares.or(file.spares);
     args.queue |= file.queue;
     args.engine = args.engine.or(file.engine);
+    args.engine_metrics = args.engine_metrics.or(file.engine_metrics);
     let size = &mut args.engine_size;
     size.engines = size.engines.or(file.engines);
     size.engine_sessions = size.engine_sessions.or(file.engine_sessions);
@@ -480,6 +486,7 @@ pub(crate) fn gateway_with_file(mut args: GatewayArgs) -> Result<GatewayArgs, Fa
         args.address.cell.clone_from(cell);
     }
     args.address.certs = args.address.certs.or(file.certs.clone());
+    args.commit = args.commit.or(file.commit);
     args.metrics = args.metrics.or(file.metrics.clone());
     if args.plaintext.is_empty() {
         args.plaintext = file.plaintext.clone();
@@ -561,4 +568,31 @@ fn random() -> u64 {
         hasher.write_u128(now.as_nanos());
     }
     hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a file may say, and what commands say that they know, is one list.
+    #[test]
+    fn every_setting_of_a_file_is_some_commands() {
+        let Err(error) = toml::from_str::<File>("nonsense = 1") else {
+            panic!("it is no setting");
+        };
+        let error = error.to_string();
+        let (_, expected) = error.split_once("expected one of").expect("a list");
+        let named: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
+        assert!(named.contains(&"memory") && named.len() > 40, "{named:?}");
+        let known = [
+            &STORE_KEYS[..],
+            &DOOR_KEYS,
+            &SERVE_KEYS,
+            &UP_KEYS,
+            &GATEWAY_KEYS,
+        ]
+        .concat();
+        let unknown: Vec<_> = named.iter().filter(|name| !known.contains(name)).collect();
+        assert!(unknown.is_empty(), "{unknown:?}");
+    }
 }

@@ -6,9 +6,14 @@ use trefoil_backend::UserPolicy;
 /// Who may come in besides this process's own user: names of this host's password
 /// file, or numbers.
 pub(crate) fn policy(users: &[String]) -> Result<UserPolicy, Failure> {
-    if users.is_empty() {
-        return Ok(UserPolicy::SameUser);
+    match users {
+        [] => Ok(UserPolicy::SameUser),
+        users => numbers(users).map(UserPolicy::Listed),
     }
+}
+
+/// The numbers of users.
+pub(crate) fn numbers(users: &[String]) -> Result<Vec<u32>, Failure> {
     let known = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     let number = |user: &String| {
         user.parse().ok().or_else(|| number_of(&known, user)).ok_or_else(|| {
@@ -17,11 +22,7 @@ pub(crate) fn policy(users: &[String]) -> Result<UserPolicy, Failure> {
             ))
         })
     };
-    users
-        .iter()
-        .map(number)
-        .collect::<Result<_, _>>()
-        .map(UserPolicy::Listed)
+    users.iter().map(number).collect()
 }
 
 fn number_of(passwd: &str, user: &str) -> Option<u32> {

@@ -1,21 +1,22 @@
 //! Postgres behind the memory: one row for each book.
 //!
-//! A book is written only over an older version, so that a server whose memory
-//! is behind, or that has lost its keys to another, cannot undo a change.
+//! A book is written only over the version that the change was made of, so that a
+//! server whose memory is behind, or that has lost its keys to another, cannot undo
+//! a change. Whoever changes rows by other means has to raise their version.
 
 use address_book_contract::v1::AddressBook;
 use prost::Message as _;
 use std::sync::Arc;
 use tokio::sync::Mutex;
 use tokio_postgres::Statement;
-use trefoil_freshness::Database as Postgres;
+use trefoil_freshness::{Database as Postgres, Place};
 
 const SCHEMA: &str = "create table if not exists books (
     owner text primary key, version bigint not null, book bytea not null)";
 const LOAD: &str = "select book from books where owner = $1";
-const SAVE: &str = "insert into books (owner, version, book) values ($1, $2, $3)
-    on conflict (owner) do update set version = excluded.version, book = excluded.book
-    where books.version < excluded.version";
+const CREATE: &str = "insert into books (owner, version, book) values ($1, $2, $3)
+    on conflict (owner) do nothing";
+const REPLACE: &str = "update books set version = $2, book = $3 where owner = $1 and version = $4";
 
 /// Why the database did not do it. Never holds the URL, which may have a
 /// password.
@@ -55,7 +56,8 @@ pub struct Database {
 struct Connection {
     postgres: trefoil_freshness::Connection,
     load: Statement,
-    save: Statement,
+    create: Statement,
+    replace: Statement,
 }
 
 impl Database {
@@ -86,17 +88,41 @@ impl Database {
         Ok(Some(book))
     }
 
-    /// Writes a book over an older one; says whether it was newer.
-    pub async fn save(&self, book: &AddressBook) -> Result<bool, DatabaseError> {
+    /// Writes a book that was made of the version `of`, 0 if there was none; says
+    /// whether the database still had that one.
+    pub async fn save(&self, book: &AddressBook, of: u64) -> Result<bool, DatabaseError> {
         let connection = self.connection().await?;
-        let version = i64::try_from(book.version).unwrap_or(i64::MAX);
+        let client = &connection.postgres.client;
+        let number = |version| i64::try_from(version).unwrap_or(i64::MAX);
+        let (version, of) = (number(book.version), number(of));
         let bytes = book.encode_to_vec();
-        let written = connection
-            .postgres
-            .client
-            .execute(&connection.save, &[&book.owner, &version, &bytes])
-            .await?;
+        let written = if of == 0 {
+            let create = &connection.create;
+            client
+                .execute(create, &[&book.owner, &version, &bytes])
+                .await?
+        } else {
+            let replace = &connection.replace;
+            client
+                .execute(replace, &[&book.owner, &version, &bytes, &of])
+                .await?
+        };
         Ok(written > 0)
+    }
+
+    /// Where the database's log is: whoever reads from now on sees every commit
+    /// that was acknowledged up to there.
+    pub async fn place(&self) -> Result<Place, DatabaseError> {
+        let connection = self.connection().await?;
+        let place = trefoil_freshness::place_now(&connection.postgres.client).await;
+        Ok(place.map_err(|error| error.of(&self.postgres))?)
+    }
+
+    /// Has the database tell of changes of books, under the publication's name.
+    pub async fn publish(&self, publication: &str) -> Result<(), DatabaseError> {
+        let connection = self.connection().await?;
+        let publish = format!("create publication \"{publication}\" for table books");
+        Ok(connection.postgres.client.batch_execute(&publish).await?)
     }
 
     /// The connection, made again if the last one is gone.
@@ -112,7 +138,8 @@ impl Database {
         postgres.client.batch_execute(SCHEMA).await?;
         let connection = Arc::new(Connection {
             load: postgres.client.prepare(LOAD).await?,
-            save: postgres.client.prepare(SAVE).await?,
+            create: postgres.client.prepare(CREATE).await?,
+            replace: postgres.client.prepare(REPLACE).await?,
             postgres,
         });
         *kept = Some(connection.clone());

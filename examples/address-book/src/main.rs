@@ -10,7 +10,7 @@ use std::process::ExitCode;
 #[command(version)]
 enum Command {
     /// Run one server
-    Serve(ServeArgs),
+    Serve(Box<ServeArgs>),
     /// Five stateful servers under load: a hot key, a kill, a newcomer, an orderly stop
     Demo(DemoArgs),
 }

@@ -1,6 +1,8 @@
 //! A server's life: books in one form, a port, a ready line, and an orderly end.
 
-use crate::books::{Books, CachedBooks, LinkedBooks, LinkedOptions, LocalBooks, RemoteBooks};
+use crate::books::{
+    Books, CORPUS, CachedBooks, LinkedBooks, LinkedOptions, LocalBooks, RemoteBooks,
+};
 use crate::cache::{CacheError, Memcached, Redis};
 use crate::database::{Database, DatabaseError};
 use crate::service::Service;
@@ -15,6 +17,7 @@ use tonic::service::Routes;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use trefoil_coordination::CoordinationError;
+use trefoil_linklet::endpoint::{Endpoint, EndpointError, Reach};
 use trefoil_linklet::{Replication, StartError};
 
 /// HTTP/2 flow control: a book of a megabyte does not wait for window updates.
@@ -86,7 +89,18 @@ pub struct ServeArgs {
         value_name = "URL"
     )]
     pub postgres: Option<String>,
-    /// Let the stateful form's books cross a network in the clear
+    /// Relay of the database's changes, which the stateful form then follows; it has
+    /// to send versions (trefoil relay --map 'books={owner}' --refresh books=version)
+    #[arg(long, value_name = "HOST:PORT", requires = "postgres")]
+    pub relay: Option<String>,
+    /// Where the stateful form serves metrics, readiness and drain
+    #[arg(long, value_name = "HOST:PORT")]
+    pub metrics: Option<SocketAddr>,
+    /// With --relay and --metrics: how often a book in memory is compared with the
+    /// database
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = humantime::parse_duration)]
+    pub sample_every: Duration,
+    /// Let the stateful form's books, and its metrics, cross a network in the clear
     #[arg(long)]
     pub insecure: bool,
     /// Worker threads
@@ -112,6 +126,9 @@ pub enum ServeError {
     /// The assigner.
     #[error(transparent)]
     Assigner(#[from] CoordinationError),
+    /// Metrics.
+    #[error(transparent)]
+    Metrics(#[from] EndpointError),
     /// An address, or the server itself.
     #[error("cannot serve: {0}")]
     Transport(#[from] tonic::transport::Error),
@@ -148,6 +165,11 @@ async fn serve(args: &ServeArgs) -> Result<(), ServeError> {
     {
         return Err(ServeError::Usage("--cpu has to be above 0"));
     }
+    if (args.relay.is_some() || args.metrics.is_some()) && args.mode != Mode::Linked {
+        return Err(ServeError::Usage(
+            "--relay and --metrics are for --mode linked: the other forms follow nothing",
+        ));
+    }
     let database = match &args.postgres {
         Some(url) => Some(Database::connect(url).await?),
         None => None,
@@ -172,7 +194,7 @@ async fn serve(args: &ServeArgs) -> Result<(), ServeError> {
 /// server that is told to stop first gives its books to the others.
 async fn serve_linked(
     args: &ServeArgs,
-    port: Port,
+    mut port: Port,
     database: Option<Database>,
 ) -> Result<(), ServeError> {
     let options = LinkedOptions {
@@ -185,10 +207,22 @@ async fn serve_linked(
         },
         memory: args.memory.as_u64(),
         cpu: args.cpu,
+        relay: args.relay.clone(),
         insecure: args.insecure,
     };
     let books = Arc::new(LinkedBooks::join(options, database).await?);
     let linklet = books.linklet().clone();
+    let reach = match args.insecure {
+        true => Reach::Plaintext,
+        false => Reach::Loopback,
+    };
+    let mut parts = vec![linklet.process()];
+    // For whoever looks: without a port nobody does.
+    let sampler = args.metrics.and_then(|_| books.sample(args.sample_every));
+    parts.extend(sampler.as_ref().map(|sampler| sampler.process(CORPUS)));
+    let watch = |address| Endpoint::listen(address, reach, parts);
+    let watched = args.metrics.map(watch).transpose()?;
+    port.metrics = watched.as_ref().map(Endpoint::address);
     let service = Arc::new(Service::new(books));
     let routes = Routes::new(address_book_contract::service(Arc::clone(&service)));
     let routes = routes.add_service(linklet.service().into_server());
@@ -211,6 +245,8 @@ struct Port {
     listener: TcpListener,
     address: SocketAddr,
     frames: Option<(TcpListener, SocketAddr)>,
+    /// Where somebody else serves metrics.
+    metrics: Option<SocketAddr>,
 }
 
 impl Port {
@@ -224,6 +260,7 @@ impl Port {
             listener,
             address,
             frames,
+            metrics: None,
         })
     }
 
@@ -241,7 +278,7 @@ impl Port {
         stopped: impl Future<Output = ()>,
     ) -> Result<(), ServeError> {
         let frames = self.frames.as_ref().map(|(_, address)| *address);
-        say_ready(self.address, frames)?;
+        say_ready(self.address, frames, self.metrics)?;
         if let Some((listener, _)) = self.frames {
             tokio::spawn(crate::frames::serve(listener, service));
         }
@@ -281,9 +318,17 @@ pub(crate) fn stopped() -> Result<impl Future<Output = ()> + Send, ServeError> {
 }
 
 /// One line that scripts wait for.
-pub(crate) fn say_ready(address: SocketAddr, frames: Option<SocketAddr>) -> Result<(), ServeError> {
-    let ready =
-        serde_json::json!({ "address": address, "frames": frames, "pid": std::process::id() });
+fn say_ready(
+    address: SocketAddr,
+    frames: Option<SocketAddr>,
+    metrics: Option<SocketAddr>,
+) -> Result<(), ServeError> {
+    let ready = serde_json::json!({
+        "address": address,
+        "frames": frames,
+        "metrics": metrics,
+        "pid": std::process::id(),
+    });
     writeln!(io::stdout(), "ready {ready}")
         .map_err(|source| io_error("say that it is ready", source))
 }

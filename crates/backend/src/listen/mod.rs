@@ -129,7 +129,7 @@ pub enum ListenError {
 
 impl ListenError {
     /// Whether another process has the port.
-    pub(crate) fn is_port_in_use(&self) -> bool {
+    pub fn is_port_in_use(&self) -> bool {
         match self {
             ListenError::PortInUse { .. } => true,
             ListenError::Choose { error, .. } => error.is_port_in_use(),

@@ -6,7 +6,7 @@ mod list;
 mod reload;
 mod stats;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub(crate) use stats::statistics;
 use stats::top_keys;

@@ -26,7 +26,7 @@ const SUCCESSOR: u64 = 5;
 const RESIZE: u64 = 7;
 
 /// A cell of one backend, in this process.
-struct Cell {
+pub(crate) struct Cell {
     _dir: TempDir,
     store: DirectoryStore,
     config: CellConfig,
@@ -35,7 +35,7 @@ struct Cell {
 }
 
 impl Cell {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::start(false)
     }
 
@@ -87,7 +87,7 @@ impl Cell {
         self.server.state()
     }
 
-    fn member(&self) -> &Arc<Member> {
+    pub(crate) fn member(&self) -> &Arc<Member> {
         &self.state().members[0]
     }
 

@@ -454,3 +454,47 @@ fn object_of(cell: &str, part: &str) -> std::fs::File {
         .expect("the server holds it");
     std::fs::File::open(path).unwrap()
 }
+
+/// An HTTP/2 frame.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = (payload.len() as u32).to_be_bytes()[1..].to_vec();
+    bytes.extend_from_slice(&[kind, flags]);
+    bytes.extend_from_slice(&stream.to_be_bytes());
+    bytes.extend_from_slice(payload);
+    bytes
+}
+
+/// After a pause of this process these are all that its client had in flight: what else goes over
+/// the connection is not lost by that.
+#[test]
+fn a_client_may_take_back_all_its_calls_before_they_are_looked_at() {
+    const PING: [u8; 8] = *b"are-you?";
+    let cell = Setup::new(Mode::R1, 1).start();
+    let mut stream = std::os::unix::net::UnixStream::connect(cell.home.path().join("rpc")).unwrap();
+    let mut said = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    said.extend(frame(4, 0, 0, &[]));
+    // POST, http, and a path of one byte.
+    let headers = [0x83, 0x86, 0x04, 2, b'/', b'x'];
+    for call in 0..512_u32 {
+        let stream = 2 * call + 1;
+        said.extend(frame(1, 4, stream, &headers));
+        said.extend(frame(3, 0, stream, &8u32.to_be_bytes()));
+    }
+    said.extend(frame(6, 0, 0, &PING));
+    stream.write_all(&said).unwrap();
+    let pong = frame(6, 1, 0, &PING);
+    stream
+        .set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    let mut heard: Vec<u8> = Vec::new();
+    let mut bytes = [0; 4096];
+    while !heard
+        .windows(pong.len())
+        .any(|seen| seen == pong.as_slice())
+    {
+        let count = stream.read(&mut bytes).unwrap();
+        assert!(count > 0, "it has hung up: {heard:?}");
+        heard.extend(&bytes[..count]);
+    }
+    cell.server.shutdown();
+}

@@ -114,7 +114,7 @@ fn a_backend_that_is_behind_catches_up() {
             Outcome::Rejected(Rejection::UnknownConfig) => {}
             other => panic!("{other:?}"),
         }
-        assert!(begin.elapsed() < Duration::from_secs(10));
+        assert!(begin.elapsed() < Duration::from_secs(60));
     }
     let stale = Outcome::Rejected(Rejection::StaleConfig);
     assert_eq!(set_by_ring(&mut connection, CONFIG_ID), stale);

@@ -17,7 +17,9 @@ use trefoil_ordered::{
     Answer, Carrier, Options, ProducerClaim, Queue, Refused, Request, Service, SetUpError, Step,
     Worker,
 };
-use trefoil_ordered_load::{ECHO, Latency, LoadError, LoadOptions, OrderedReport};
+use trefoil_ordered_load::{
+    ECHO, Latency, LoadError, LoadOptions, MEMCACHED, NILEXT_ASLEEP, OrderedReport,
+};
 use trefoil_queue::cache::Cache;
 use trefoil_softnic::engine::{Admits, Asker};
 use trefoil_softnic::{
@@ -118,7 +120,7 @@ pub(super) fn measure(
         let mut add = |what: &str, latency| report.add_off_host(what, len, latency);
         add(ECHO, echo(ground, options, len)?);
         for (what, server, nilext) in [
-            ("nilext SET, server asleep", Server::Asleep, true),
+            (NILEXT_ASLEEP, Server::Asleep, true),
             (
                 "nilext SET, server busy on the engine's core",
                 Server::Busy,
@@ -134,7 +136,7 @@ pub(super) fn measure(
             add(what, queue(ground, options, len, server, nilext)?);
         }
         let latency = memcached(ground, options, len)?;
-        add("SET of memcached, client spins", latency);
+        add(MEMCACHED, latency);
     }
     Ok(())
 }

@@ -92,6 +92,11 @@ pub struct Cas {
     /// The replica that has lost an earlier version's message, as a bit set: it is
     /// passed over, and gets what is stored in the end.
     passed_over: u8,
+    /// The replicas that are asked anew since they have followed to other processes, and may
+    /// have taken what they were asked there before, as a bit set.
+    followed: u8,
+    /// The version whose message was lost at the replica that is passed over.
+    lost_version: Version,
     /// An attempt under another cohort may have left something there.
     uncertain: bool,
     retry: Retry,
@@ -123,6 +128,8 @@ impl Cas {
             is_late: false,
             installed: 0,
             passed_over: 0,
+            followed: 0,
+            lost_version: Version::ZERO,
             uncertain: false,
             retry: Retry::new(limits),
             outcome: (mode == Mode::R2Immutable)
@@ -146,6 +153,13 @@ impl Cas {
     /// the end can be uncertain: then this is the end.
     pub fn restart(&mut self, mode: Mode) {
         self.evictions = [Eviction::None; REPLICAS_MAX];
+        // Those who refused may have been the odd ones out, and what the others hold was not looked
+        // at yet: nor can it be, there.
+        let has_looked = matches!(self.look, Look::Ahead | Look::Past);
+        let is_refused = matches!(self.outcome, Some(MutationOutcome::Exists { .. }));
+        if is_refused && !has_looked && self.is_untouched() {
+            self.outcome = None;
+        }
         if self.outcome.is_some() {
             self.look = Look::Past;
             return;
@@ -160,6 +174,7 @@ impl Cas {
         self.is_late = false;
         self.installed = 0;
         self.passed_over = 0;
+        self.followed = 0;
         if self.uncertain {
             self.outcome = Some(MutationOutcome::Indeterminate);
         } else if mode == Mode::R2Immutable {
@@ -171,14 +186,29 @@ impl Cas {
     /// Goes on with the same replicas in other processes, which a refresh has found: each
     /// holds what it held, at the same place of the key's cohort. Answers that are open
     /// will not come.
+    ///
+    /// Nobody is given up for that: the process before takes nothing any more, so whether it
+    /// has taken what it did not answer is seen where it is now, by asking again. To go on
+    /// without that replica would cost a copy of what is expected at another one, and the
+    /// third may lag behind: what it refused as it froze, it gets no more.
     pub fn follow(&mut self) {
+        let goes_on = self.outcome.is_none();
         for (replica, state) in self.states.iter_mut().enumerate() {
-            let is_passed_over = self.passed_over & 1 << replica != 0;
+            let bit = 1 << replica;
             *state = match *state {
+                CasState::Open | CasState::Lost if goes_on => {
+                    self.followed |= bit;
+                    if self.passed_over & bit != 0 {
+                        // It looked because of that.
+                        self.passed_over = 0;
+                        self.look = Look::Ahead;
+                    }
+                    CasState::Unsent
+                }
                 CasState::Open => CasState::Lost,
-                // What an outcome rests on stays, and so does what may hold a lost copy.
-                CasState::Down | CasState::PutOff | CasState::Rejected(_)
-                    if self.outcome.is_none() && !is_passed_over =>
+                // What an outcome rests on stays.
+                CasState::Down | CasState::PutOff | CasState::Awaited | CasState::Rejected(_)
+                    if goes_on =>
                 {
                     CasState::Unsent
                 }
@@ -306,7 +336,7 @@ impl Cas {
         // An attempt that is over, or gives way to the next one, sends nothing any more.
         if self.outcome.is_none() && self.is_asking() {
             for state in &mut self.states {
-                if *state == CasState::PutOff {
+                if matches!(state, CasState::PutOff | CasState::Awaited) {
                     *state = CasState::Unsent;
                 }
             }
@@ -328,6 +358,11 @@ impl Cas {
         let has_begun = self.states != [CasState::Unsent; REPLICAS_MAX];
         let has_left = self.states.iter().any(CasState::is_applied);
         match (looked, self.outcome) {
+            (Looked::Agreed(Expected::Version(agreed)), _)
+                if agreed == self.version && !mutants::is_on(Mutant::OneRefusalFails) =>
+            {
+                self.outcome = Some(MutationOutcome::Stored { version: agreed });
+            }
             // It goes on once it has given way for long enough. What it holds may itself be
             // nothing, and is not to be taken for what others agree on.
             (
@@ -367,6 +402,17 @@ impl Cas {
                     Expected::Absent => None,
                 });
             }
+            (Looked::Disagree { present }, Some(MutationOutcome::Exists { .. }))
+                if has_left
+                    && self.heals_left > 0
+                    && let Some(holder) = self.holder_left_out(&present) =>
+            {
+                // With its copy two hold this.
+                self.heals_left -= 1;
+                self.outcome = None;
+                self.states[holder] = CasState::Unsent;
+                self.advance();
+            }
             (Looked::Disagree { present }, outcome) => {
                 self.note_present(&present);
                 if has_left || self.expected == Expected::Absent {
@@ -404,6 +450,8 @@ impl Cas {
         self.anew = Anew::No;
         self.look = look;
         self.version = version;
+        // What the version before may have left is told from this one.
+        self.followed = 0;
         self.states = [CasState::Unsent; REPLICAS_MAX];
         for (replica, state) in self.states.iter_mut().enumerate() {
             if self.passed_over & 1 << replica != 0 {
@@ -433,6 +481,10 @@ impl Cas {
             _ => false,
         };
         self.lagging = self.lagging & !(1 << replica) | u8::from(lags) << replica;
+        if let Some(state) = self.learned_by_asking_again(replica, ack) {
+            self.states[replica] = state;
+            return self.advance();
+        }
         self.states[replica] = match ack.outcome {
             Outcome::Applied => CasState::Applied { epoch: ack.epoch },
             Outcome::Mismatch { present, .. } => CasState::Refused { present },
@@ -447,13 +499,41 @@ impl Cas {
         self.advance();
     }
 
+    /// What became of the message before this one, at a replica that was asked again: a
+    /// refusal may be the work of that one itself.
+    fn learned_by_asking_again(&mut self, replica: usize, ack: Ack) -> Option<CasState> {
+        if self.followed & 1 << replica == 0 {
+            return None;
+        }
+        let learned = match ack.outcome {
+            Outcome::Mismatch {
+                present: Some(present),
+                ..
+            } if present == self.version => Some(CasState::Applied { epoch: ack.epoch }),
+            // It may have been taken, and evicted or overwritten since.
+            Outcome::Mismatch { bound, .. } | Outcome::Superseded { bound }
+                if bound >= self.version =>
+            {
+                Some(CasState::Lost)
+            }
+            // It is asked once more, by the same rule.
+            Outcome::Rejected(rejection) if puts_off(rejection) => {
+                return Some(CasState::Awaited);
+            }
+            Outcome::Rejected(_) => Some(CasState::Lost),
+            Outcome::Applied | Outcome::Mismatch { .. } | Outcome::Superseded { .. } => None,
+        };
+        self.followed &= !(1 << replica);
+        learned
+    }
+
     /// There is no answer to the message that carried `version`, or there was no
     /// message.
     pub fn handle_failure(&mut self, replica: usize, version: Version, failure: SendFailure) {
         if self.evictions[replica] == Eviction::Open(version) {
             self.evictions[replica] = match failure {
                 SendFailure::Moving => Eviction::Late(version),
-                SendFailure::NotSent | SendFailure::Lost => Eviction::None,
+                SendFailure::NotSent | SendFailure::Lost | SendFailure::Waits => Eviction::None,
             };
             return;
         }
@@ -462,12 +542,15 @@ impl Cas {
         }
         self.retry.count(RetryCause::Connection);
         self.states[replica] = match failure {
+            // The one before may have been taken.
+            SendFailure::NotSent if self.followed & 1 << replica != 0 => CasState::Lost,
             SendFailure::NotSent => CasState::Down,
+            SendFailure::Moving if self.followed & 1 << replica != 0 => CasState::Awaited,
             SendFailure::Moving => CasState::PutOff,
             SendFailure::Lost if mutants::is_on(Mutant::CasResent) && self.may_repeat() => {
                 CasState::Unsent
             }
-            SendFailure::Lost => CasState::Lost,
+            SendFailure::Lost | SendFailure::Waits => CasState::Lost,
         };
         self.wait_for_those_behind();
         self.advance();
@@ -546,6 +629,7 @@ impl Cas {
                     // at rest as soon as it is there.
                     Some(lost) => {
                         self.passed_over = 1 << lost;
+                        self.lost_version = self.version;
                         self.look = Look::Due;
                     }
                 }
@@ -595,6 +679,11 @@ impl Cas {
 
     /// It has failed: what a quorum holds instead.
     fn exists(&mut self, present: Option<Version>) {
+        if !self.is_nowhere() && !mutants::is_on(Mutant::OneRefusalFails) {
+            // It may have been seen, before what is there now.
+            self.outcome = Some(MutationOutcome::Indeterminate);
+            return;
+        }
         self.outcome = Some(MutationOutcome::Exists { present });
         self.evict_own();
     }
@@ -642,8 +731,9 @@ impl Cas {
     fn stops_for_a_look(&self) -> bool {
         let states = &self.states[..self.replica_count];
         let has_refused = |state: &CasState| matches!(state, CasState::Refused { .. });
-        let held = |state: &CasState| matches!(state, CasState::Applied { .. } | CasState::Lost);
-        if mutants::is_on(Mutant::CasWithoutLook) {
+        let held = CasState::may_be_held;
+        // Those that may hold it are asked before anybody looks for others.
+        if mutants::is_on(Mutant::CasWithoutLook) || self.followed != 0 {
             return false;
         }
         match states.iter().position(held) {
@@ -674,7 +764,8 @@ impl Cas {
             };
             present.is_some_and(|present| {
                 let rests_at = present.time_ns.saturating_add(AT_REST_NS);
-                present > expected && rests_at > self.version.time_ns
+                let is_own = present == self.lost_version;
+                present > expected && rests_at > self.version.time_ns && !is_own
             })
         };
         self.is_patient()
@@ -707,8 +798,31 @@ impl Cas {
             }
         }
         if self.is_pausing {
+            self.ask_those_down_again();
             self.wait_for_others();
         }
+    }
+
+    /// Those that this version was not sent to may be there again. One that is passed over for
+    /// an earlier version is not worth another wait.
+    fn ask_those_down_again(&mut self) {
+        for (replica, state) in self.states.iter_mut().enumerate() {
+            let is_passed_over = self.passed_over & 1 << replica != 0;
+            if *state == CasState::Down && !is_passed_over {
+                *state = CasState::Unsent;
+            }
+        }
+    }
+
+    /// A replica that still holds what is expected, and was not sent this version: what is
+    /// acknowledged may be there alone.
+    fn holder_left_out(&self, present: &[Option<Version>; REPLICAS_MAX]) -> Option<usize> {
+        let Expected::Version(expected) = self.expected else {
+            return None;
+        };
+        (0..self.replica_count).find(|replica| {
+            self.states[*replica] == CasState::Down && present[*replica] == Some(expected)
+        })
     }
 
     /// What is older than this is what a replica has that lags behind.
@@ -734,32 +848,39 @@ impl Cas {
                     | CasState::Refused { .. }
                     | CasState::Lost
                     | CasState::PutOff
+                    | CasState::Awaited
                     // It keeps a SET meanwhile.
                     | CasState::Rejected(Rejection::Recovering)
             )
         };
         (0..self.replica_count).find(|replica| {
             let was_passed_over = self.passed_over & 1 << replica != 0;
-            self.installed & 1 << replica == 0 && (was_passed_over || lacks(&self.states[*replica]))
+            let state = &self.states[*replica];
+            let may_lack = (was_passed_over && !state.is_applied()) || lacks(state);
+            self.installed & 1 << replica == 0 && may_lack
         })
     }
 
     /// Whether no replica can have received it.
     fn is_untouched(&self) -> bool {
         let states = &self.states[..self.replica_count];
-        states.iter().all(|state| {
-            !matches!(
+        let was_received = |state: &CasState| {
+            matches!(
                 state,
-                CasState::Open | CasState::Applied { .. } | CasState::Lost
+                CasState::Open | CasState::Applied { .. } | CasState::Lost | CasState::Awaited
             )
-        })
+        };
+        self.followed == 0 && !states.iter().any(was_received)
     }
 
     /// Whether nobody will see it: fewer than a quorum hold it, and nothing is open.
     fn is_nowhere(&self) -> bool {
         let states = &self.states[..self.replica_count];
-        let held = |state: &&CasState| matches!(state, CasState::Applied { .. } | CasState::Lost);
-        let held_count = states.iter().filter(held).count();
+        let held = |(replica, state): &(usize, &CasState)| {
+            let may_hold = self.followed & 1 << *replica != 0;
+            may_hold || state.may_be_held()
+        };
+        let held_count = states.iter().enumerate().filter(held).count();
         !self.uncertain && !states.contains(&CasState::Open) && held_count < self.quorum
     }
 

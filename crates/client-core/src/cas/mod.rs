@@ -32,7 +32,7 @@
 //! * The replicas are asked in the order of the cohort, each after the one
 //!   before has answered or was found down: contenders meet at one replica
 //!   instead of splitting three ways.
-//! * **Each replica gets the message at most once, and no layer below may
+//! * **Each process gets the message at most once, and no layer below may
 //!   repeat it** (rule 14): a copy that finds the first one's work would be
 //!   refused, and a refusal must mean that it does not hold. A lost answer
 //!   stays unknown. One that has *put it off*, or has refused it, has done nothing,
@@ -70,6 +70,15 @@
 //! * **A replica that moves stays the same replica**, in a cohort of another size,
 //!   too: what it has said counts on. If it has forgotten meanwhile, it is in
 //!   another epoch (rule 4).
+//! * **A message that the move has cost is sent again**, to the process that the replica
+//!   is now: the one before takes nothing any more. One that had taken it refuses it for
+//!   its own version, which says so; one that refuses it for anything as new or newer may
+//!   have taken it and evicted it since, and stays unknown. To pass it over would cost
+//!   the value itself, where the third replica lags behind: it had frozen when the
+//!   last mutation came.
+//! * **Before anything is evicted, a replica that holds what is expected, and that this
+//!   version was not sent to, is asked**: it was not reached for a moment. It may be the only
+//!   one of three that still has what was acknowledged.
 //! * What it says is there instead is what a quorum agrees on, found by a look:
 //!   a version that one replica named may be another contender's that is given
 //!   up, and who built on it would take away a copy that is still needed.

@@ -124,11 +124,21 @@ impl Script {
 
     /// It is asked again when it has been waited for long enough, and looks then.
     #[track_caller]
-    fn has_missed_it(&mut self, replica: usize, time_ns: u64, present: u64) {
+    fn has_missed_it(&mut self, down: usize, replica: usize, time_ns: u64, present: u64) {
         let version = v(time_ns);
         self.0.extend(10 * AT_REST_NS);
-        let step = CasStep::Send { replica, version };
-        assert_eq!(self.0.poll(AT_REST_NS), step);
+        // Whoever is down is asked with it.
+        let mut asked = [down, replica];
+        asked.sort_unstable();
+        for asked in asked {
+            let replica = asked;
+            let step = CasStep::Send { replica, version };
+            assert_eq!(self.0.poll(AT_REST_NS), step);
+            if asked == down {
+                let failure = SendFailure::NotSent;
+                self.0.handle_failure(down, version, failure);
+            }
+        }
         let (present, bound) = (Some(v(present)), v(present));
         self.answer(replica, time_ns, Outcome::Mismatch { present, bound });
         assert_eq!(self.0.poll(AT_REST_NS), CasStep::Look);
@@ -371,8 +381,9 @@ fn a_dead_replica_is_no_reason_to_look() {
     cas.ends_stored(5);
 }
 
-#[test]
-fn fails_by_two_refusals() {
+/// Lets two refuse it, the first of them twice. It has to look what they hold.
+#[track_caller]
+fn refused_by_two() -> Script {
     let mut cas = Script::over_3();
     cas.refused_by(0, 5, Some(2));
     cas.pauses();
@@ -380,6 +391,12 @@ fn fails_by_two_refusals() {
     cas.nominates(5, 10);
     cas.refused_by(0, 10, Some(2));
     cas.refused_by(1, 10, None);
+    cas
+}
+
+#[test]
+fn fails_by_two_refusals() {
+    let mut cas = refused_by_two();
     cas.looks(agreed(7));
     cas.ends_beside(Some(7));
 }
@@ -421,7 +438,7 @@ fn failed_among_survivors_it_leaves_them_agreeing_on_nothing() {
     cas.fails_at(1, 5, SendFailure::NotSent);
     cas.refused_by(2, 5, Some(1));
     cas.pauses();
-    cas.has_missed_it(2, 5, 1);
+    cas.has_missed_it(1, 2, 5, 1);
     cas.0.handle_look(disagree([Some(5), None, Some(1)]));
     cas.begins_to_evict(0, 5);
     cas.begins_to_evict(2, 1);
@@ -717,6 +734,21 @@ fn under_a_new_topology_it_begins_anew_unless_it_may_have_been_seen() {
     cas.0.restart(Mode::R32);
     cas.ends(MutationOutcome::Indeterminate);
 
+    // Refused, and not looked yet at what is there.
+    for looks in [false, true] {
+        let mut cas = refused_by_two();
+        if looks {
+            cas.step(CasStep::Look);
+        }
+        cas.0.restart(Mode::R32);
+        cas.applied_by(0, 10);
+        cas.applied_by(1, 10);
+        let (replica, version) = (2, v(10));
+        cas.step(CasStep::Install { replica, version });
+        cas.answer(2, 10, Outcome::Applied);
+        cas.ends_stored(10);
+    }
+
     // Failed already: what it would take back is not looked for elsewhere.
     let mut cas = fails_after_it_was_applied(Some(2));
     cas.0.restart(Mode::R32);
@@ -757,9 +789,16 @@ fn held_by_one_it_waits_for_a_survivor_that_lags_behind() {
         cas
     };
     let mut cas = lags();
+    // Or the dead one comes back meanwhile.
+    cas.fails_at(0, 5, SendFailure::NotSent);
     cas.refused_by(2, 5, None);
     cas.pauses();
+    cas.fails_at(0, 5, SendFailure::NotSent);
     cas.applied_by(2, 5);
+    cas.ends_stored(5);
+    let mut cas = lags();
+    cas.applied_by(0, 5);
+    cas.installs(2, 5);
     cas.ends_stored(5);
     // It has begun again, and has forgotten.
     let mut cas = Script::over_3();
@@ -777,10 +816,12 @@ fn held_by_one_it_waits_for_a_survivor_that_lags_behind() {
     cas.fails_at(2, 5, SendFailure::NotSent);
     cas.pauses();
     cas.applied_by(1, 5);
+    // It may be there again.
+    cas.installs(2, 5);
     cas.ends_stored(5);
     // It has missed it for good.
     let mut cas = lags();
-    cas.has_missed_it(2, 5, 1);
+    cas.has_missed_it(0, 2, 5, 1);
     // With all three alive the other two have it.
     let mut cas = fails_after_it_was_applied(Some(1));
     cas.step(CasStep::Look);
@@ -823,13 +864,22 @@ fn an_eviction_that_was_put_off_comes_again() {
 
 #[test]
 fn it_follows_its_replicas_to_other_processes() {
-    // One has taken it, from one no answer comes, one has put it off.
+    // One has taken it, one has not answered, and took nothing.
     let mut cas = Script::over_3();
     cas.applied_by(0, 5);
     cas.sends(1, 5);
     cas.0.follow();
-    cas.applied_by(2, 5);
-    cas.installs(1, 5);
+    cas.applied_by(1, 5);
+    cas.installs(2, 5);
+    cas.ends_stored(5);
+
+    // Or had taken it: its own version is what stands in its way there.
+    let mut cas = Script::over_3();
+    cas.applied_by(0, 5);
+    cas.sends(1, 5);
+    cas.0.follow();
+    cas.refused_by(1, 5, Some(5));
+    cas.installs(2, 5);
     cas.ends_stored(5);
 
     // Nothing was sent: it begins.
@@ -840,12 +890,13 @@ fn it_follows_its_replicas_to_other_processes() {
     cas.installs(2, 5);
     cas.ends_stored(5);
 
-    // What may hold its lost copy is passed over there, too.
+    // What may hold its lost copy is asked there, too, and does not hold it up.
     let mut cas = Script::over_3();
     cas.fails_at(0, 5, SendFailure::Lost);
     cas.looks(agreed(3));
     cas.nominates(5, 6);
     cas.0.follow();
+    cas.refused_by(0, 6, Some(5));
     cas.applied_by(1, 6);
     cas.applied_by(2, 6);
     cas.installs(0, 6);
@@ -865,6 +916,225 @@ fn it_follows_its_replicas_to_other_processes() {
     cas.0.follow();
     cas.evicts(0, 5);
     cas.ends_beside(Some(4));
+}
+
+/// Replicas freeze one after the other: the last one has refused what the others took then,
+/// and nobody sends it that again. The two others are all that holds it.
+#[test]
+fn what_two_of_three_hold_outlasts_a_message_that_the_move_has_cost() {
+    let mut cas = Script::over_3();
+    cas.fails_at(0, 5, SendFailure::Moving);
+    cas.sends(1, 5);
+    cas.0.follow();
+    cas.applied_by(0, 5);
+    cas.applied_by(1, 5);
+    cas.installs(2, 5);
+    cas.ends_stored(5);
+
+    // The same where the answer was lost before the change was heard of, had it been taken or
+    // not.
+    for was_taken in [false, true] {
+        let mut cas = Script::over_3();
+        cas.fails_at(0, 5, SendFailure::Lost);
+        cas.step(CasStep::Look);
+        cas.0.follow();
+        match was_taken {
+            false => cas.applied_by(0, 5),
+            true => cas.refused_by(0, 5, Some(5)),
+        }
+        cas.applied_by(1, 5);
+        cas.installs(2, 5);
+        cas.ends_stored(5);
+    }
+}
+
+/// What stands in its way there is no contender's, to be given way to.
+#[test]
+fn it_does_not_wait_for_its_own_lost_copy() {
+    let mut cas = Script::over_3();
+    cas.fails_at(0, 5, SendFailure::Lost);
+    cas.looks(agreed(3));
+    cas.nominates(5, 6);
+    cas.0.follow();
+    cas.refused_by(0, 6, Some(5));
+    cas.fails_at(1, 6, SendFailure::NotSent);
+    cas.looks(agreed(3));
+    cas.nominates(6, 7);
+    cas.applied_by(1, 7);
+    cas.applied_by(2, 7);
+    cas.installs(0, 7);
+    cas.ends_stored(7);
+}
+
+/// Those that have taken a replica's place are connected to first: what is sent before that is
+/// put off, and is no refusal of who may hold it.
+#[test]
+fn who_may_hold_it_is_waited_for_where_it_is_now() {
+    for rejection in [
+        None,
+        Some(Rejection::UnknownConfig),
+        Some(Rejection::StaleConfig),
+    ] {
+        let put_off = |cas: &mut Script, replica| match rejection {
+            None => cas.fails_at(replica, 5, SendFailure::Moving),
+            Some(rejection) => cas.rejected_by(replica, rejection),
+        };
+        // One copy.
+        let mut cas = Script::new(Mode::R1, EXPECTED);
+        cas.sends(0, 5);
+        cas.0.follow();
+        put_off(&mut cas, 0);
+        cas.step(CasStep::Later);
+        cas.refused_by(0, 5, Some(5));
+        cas.ends_stored(5);
+
+        // Three, of which nobody is known to hold it.
+        let mut cas = Script::over_3();
+        cas.sends(0, 5);
+        cas.0.follow();
+        put_off(&mut cas, 0);
+        put_off(&mut cas, 1);
+        cas.step(CasStep::Later);
+        cas.refused_by(0, 5, Some(5));
+        cas.applied_by(1, 5);
+        cas.installs(2, 5);
+        cas.ends_stored(5);
+
+        // Two hold it, and the third has something newer.
+        let mut cas = Script::over_3();
+        cas.applied_by(0, 5);
+        cas.sends(1, 5);
+        cas.0.follow();
+        put_off(&mut cas, 1);
+        cas.refused_by(2, 5, Some(4));
+        cas.step(CasStep::Later);
+        cas.refused_by(1, 5, Some(5));
+        cas.installs(2, 5);
+        cas.ends_stored(5);
+    }
+    // Nobody is asked in time.
+    let mut cas = Script::new(Mode::R1, EXPECTED);
+    cas.sends(0, 5);
+    cas.0.follow();
+    cas.fails_at(0, 5, SendFailure::Moving);
+    cas.step(CasStep::Later);
+    let unknown = CasStep::Done(MutationOutcome::Indeterminate);
+    assert_eq!(cas.0.poll(1_000), unknown);
+}
+
+/// It has crashed since.
+#[test]
+fn who_may_have_held_it_and_has_forgotten_is_unknown() {
+    let mut cas = Script::over_3();
+    cas.applied_by(0, 5);
+    cas.sends(1, 5);
+    cas.0.follow();
+    cas.rejected_by(1, Rejection::Recovering);
+    cas.sends(2, 5);
+    cas.answer(2, 5, evicted_at(4));
+    cas.ends(MutationOutcome::Indeterminate);
+}
+
+#[test]
+fn nobody_looks_for_a_contender_before_those_are_asked_that_may_hold_it() {
+    let mut cas = Script::over_3();
+    cas.applied_by(0, 5);
+    cas.fails_at(1, 5, SendFailure::NotSent);
+    cas.sends(2, 5);
+    cas.0.follow();
+    cas.refused_by(1, 5, Some(4));
+    cas.refused_by(2, 5, Some(5));
+    cas.installs(1, 5);
+    cas.ends_stored(5);
+}
+
+#[test]
+fn its_own_version_at_a_quorum_is_what_it_stored() {
+    let mut cas = fails_after_it_was_applied(Some(2));
+    cas.looks(agreed(5));
+    cas.installs(1, 5);
+    cas.installs(2, 5);
+    cas.ends_stored(5);
+}
+
+/// A refusal of one that is asked again may be its own work.
+#[test]
+fn who_is_asked_again_may_have_taken_it_and_lost_it_since() {
+    for (outcome, end) in [
+        // Evicted since: it may have been seen.
+        (
+            Outcome::Mismatch {
+                present: None,
+                bound: v(5),
+            },
+            MutationOutcome::Indeterminate,
+        ),
+        // Overwritten since.
+        (
+            Outcome::Mismatch {
+                present: Some(v(6)),
+                bound: v(6),
+            },
+            MutationOutcome::Indeterminate,
+        ),
+        (
+            Outcome::Superseded { bound: v(6) },
+            MutationOutcome::Indeterminate,
+        ),
+    ] {
+        let mut cas = Script::over_3();
+        cas.applied_by(0, 5);
+        cas.sends(1, 5);
+        cas.0.follow();
+        cas.sends(1, 5);
+        cas.answer(1, 5, outcome);
+        cas.sends(2, 5);
+        cas.answer(2, 5, evicted_at(4));
+        cas.ends(end);
+    }
+    // Nor is one that cannot be asked known to lack it.
+    let mut cas = Script::over_3();
+    cas.applied_by(0, 5);
+    cas.sends(1, 5);
+    cas.0.follow();
+    cas.fails_at(1, 5, SendFailure::NotSent);
+    cas.sends(2, 5);
+    cas.answer(2, 5, evicted_at(4));
+    cas.ends(MutationOutcome::Indeterminate);
+}
+
+/// Nothing is there any more, and nothing lags behind.
+fn evicted_at(time_ns: u64) -> Outcome {
+    Outcome::Mismatch {
+        present: None,
+        bound: v(time_ns),
+    }
+}
+
+/// One replica was not reached for a moment, another one lags behind: what is acknowledged is
+/// where this was not sent.
+#[test]
+fn who_holds_what_is_expected_and_was_left_out_is_asked_before_anything_is_evicted() {
+    let mut cas = Script::over_3();
+    cas.applied_by(0, 5);
+    cas.fails_at(1, 5, SendFailure::NotSent);
+    cas.refused_by(2, 5, Some(2));
+    cas.pauses();
+    // It is there again.
+    cas.applied_by(1, 5);
+    cas.installs(2, 5);
+    cas.ends_stored(5);
+
+    // It comes back when nobody is waited for any more.
+    let mut cas = Script::over_3();
+    cas.applied_by(0, 5);
+    cas.fails_at(1, 5, SendFailure::NotSent);
+    cas.sends(2, 5);
+    cas.answer(2, 5, evicted_at(4));
+    cas.looks(disagree([Some(5), Some(3), None]));
+    cas.applied_by(1, 5);
+    cas.installs(2, 5);
+    cas.ends_stored(5);
 }
 
 /// An eviction that was put off does not bring the attempt back that it was for.

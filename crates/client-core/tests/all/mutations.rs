@@ -163,6 +163,71 @@ fn superseded_goes_again_above_the_highest_bound() {
     ends(&mut mutate, MutationOutcome::Stored { version: v(9) });
 }
 
+/// Two may have held it, and somebody may have seen it before what came after it.
+#[test]
+fn what_may_have_been_seen_does_not_take_effect_a_second_time() {
+    let begin = || {
+        let mut mutate = set();
+        sends(&mut mutate, &[0, 1, 2], 5);
+        mutate.handle_failure(0, v(5), SendFailure::Lost);
+        mutate
+    };
+    let mut mutate = begin();
+    mutate.handle_ack(1, v(5), applied(1));
+    mutate.handle_ack(2, v(5), superseded(8));
+    ends(&mut mutate, MutationOutcome::Indeterminate);
+
+    // Asked again, one says no more than that it has something newer by now.
+    let mut mutate = begin();
+    mutate.handle_failure(1, v(5), SendFailure::Lost);
+    for replica in [0, 1] {
+        assert_eq!(mutate.poll(0), MutateStep::Reconnect { replica });
+        mutate.handle_reconnected(replica);
+        sends(&mut mutate, &[replica], 5);
+    }
+    mutate.handle_ack(0, v(5), superseded(8));
+    mutate.handle_ack(1, v(5), superseded(8));
+    ends(&mut mutate, MutationOutcome::Indeterminate);
+
+    // The same of another cohort, to which the replicas have moved.
+    let mut mutate = set();
+    sends(&mut mutate, &[0, 1, 2], 5);
+    mutate.handle_ack(0, v(5), applied(1));
+    mutate.restart(Mode::R32);
+    sends(&mut mutate, &[0, 1, 2], 5);
+    mutate.handle_ack(0, v(5), superseded(8));
+    mutate.handle_ack(1, v(5), superseded(8));
+    ends(&mut mutate, MutationOutcome::Indeterminate);
+
+    // They had it in different epochs, of which one was raised since.
+    let mut mutate = set();
+    sends(&mut mutate, &[0, 1, 2], 5);
+    mutate.handle_ack(0, v(5), applied(1));
+    mutate.handle_ack(1, v(5), applied(2));
+    mutate.handle_failure(2, v(5), SendFailure::NotSent);
+    sends(&mut mutate, &[0], 5);
+    mutate.handle_ack(0, v(5), superseded(8));
+    ends(&mut mutate, MutationOutcome::Indeterminate);
+
+    // What waits for room has been taken by nobody.
+    let mut mutate = set();
+    sends(&mut mutate, &[0, 1, 2], 5);
+    mutate.handle_failure(0, v(5), SendFailure::Waits);
+    mutate.handle_ack(1, v(5), applied(1));
+    mutate.handle_ack(2, v(5), superseded(8));
+    assert_eq!(mutate.poll(0), MutateStep::Nominate { above: v(8) });
+
+    // One copy is no quorum.
+    let mut mutate = begin();
+    mutate.handle_ack(1, v(5), superseded(7));
+    assert!(
+        matches!(mutate.poll(0), MutateStep::Wait { .. }),
+        "it may be a second"
+    );
+    mutate.handle_ack(2, v(5), superseded(8));
+    assert_eq!(mutate.poll(0), MutateStep::Nominate { above: v(8) });
+}
+
 #[test]
 fn superseded_is_the_outcome_only_if_the_others_are_no_quorum() {
     let limits = Limits {

@@ -29,6 +29,7 @@ mod views;
 
 use crate::cell::Cell;
 use crate::client::{check_key, forked};
+use crate::commit::Commit;
 use crate::error::{Mutated, OpError};
 use crate::mutate::SetOptions;
 use crate::owned::OwnedLookup;
@@ -49,6 +50,7 @@ use views::Views;
 #[derive(Clone)]
 pub struct AsyncClient {
     user: Arc<User>,
+    commit: Commit,
 }
 
 /// The last one closes the queue.
@@ -88,6 +90,7 @@ impl Cell {
         };
         AsyncClient {
             user: Arc::new(user),
+            commit: Commit::default(),
         }
     }
 }
@@ -134,6 +137,17 @@ impl AsyncClient {
         results.into_iter().flatten().collect()
     }
 
+    /// The same client, whose SETs and ERASEs are done when this says, unless a call says
+    /// otherwise. Other clones go on as before.
+    ///
+    /// Nobody waits for a place at a backend's queue: until the thread has one, what is to
+    /// commit at its acknowledgement is executed.
+    #[must_use]
+    pub fn with_commit(mut self, commit: Commit) -> Self {
+        self.commit = commit;
+        self
+    }
+
     /// See [`crate::Client::set`].
     pub async fn set(
         &self,
@@ -141,7 +155,18 @@ impl AsyncClient {
         value: &[u8],
         options: SetOptions,
     ) -> Result<Mutated, OpError> {
-        let command = Command::Set(key.to_vec(), copied::owned(value), options);
+        self.set_by(key, value, options, self.commit).await
+    }
+
+    /// See [`crate::Client::set_by`].
+    pub async fn set_by(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        options: SetOptions,
+        commit: Commit,
+    ) -> Result<Mutated, OpError> {
+        let command = Command::Set(key.to_vec(), copied::owned(value), options, commit);
         self.mutate(command).await
     }
 
@@ -159,7 +184,12 @@ impl AsyncClient {
 
     /// See [`crate::Client::erase`].
     pub async fn erase(&self, key: &[u8]) -> Result<Mutated, OpError> {
-        self.mutate(Command::Erase(key.to_vec())).await
+        self.erase_by(key, self.commit).await
+    }
+
+    /// See [`crate::Client::erase_by`].
+    pub async fn erase_by(&self, key: &[u8], commit: Commit) -> Result<Mutated, OpError> {
+        self.mutate(Command::Erase(key.to_vec(), commit)).await
     }
 
     /// See [`crate::Client::cas`].

@@ -9,6 +9,7 @@
 //! future that is dropped takes its operation with it.
 
 use crate::client::forked;
+use crate::commit::Commit;
 use crate::error::{Mutated, OpError};
 use crate::mutate::SetOptions;
 use crate::owned::OwnedLookup;
@@ -29,9 +30,9 @@ const SWEEP_COUNT_MIN: usize = 64;
 #[derive(Debug)]
 pub(super) enum Command {
     Get(Vec<u8>),
-    Set(Vec<u8>, Vec<u8>, SetOptions),
+    Set(Vec<u8>, Vec<u8>, SetOptions, Commit),
     Fill(FillTicket, Vec<u8>, Vec<u8>, SetOptions),
-    Erase(Vec<u8>),
+    Erase(Vec<u8>, Commit),
     Cas(Vec<u8>, Expected, Vec<u8>, SetOptions),
     /// Completes when everything that was begun before it has been sent and heard
     /// of.

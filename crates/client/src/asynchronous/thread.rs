@@ -205,11 +205,13 @@ impl Worker {
         let client = &mut self.client;
         match command {
             Command::Get(key) => client.submit_get(&key, token),
-            Command::Set(key, value, options) => client.submit_set(&key, &value, options, token),
+            Command::Set(key, value, options, commit) => {
+                client.submit_set_by(&key, &value, options, commit, token);
+            }
             Command::Fill(ticket, key, value, options) => {
                 client.submit_fill(ticket, &key, &value, options, token);
             }
-            Command::Erase(key) => client.submit_erase(&key, token),
+            Command::Erase(key, commit) => client.submit_erase_by(&key, commit, token),
             Command::Cas(key, expected, value, options) => {
                 client.submit_cas(&key, expected, &value, options, token);
             }

@@ -66,6 +66,8 @@ struct Backend {
     load: Load,
     /// Mutations that were lost with their backend and go on.
     lost: Load,
+    /// Questions for which nobody waits any more, and that go on for a while.
+    overdue: Load,
     touch_calls: usize,
     queue: Queue,
     /// Calls that it has answered.
@@ -92,8 +94,16 @@ pub(crate) struct Place {
     backend: usize,
     bytes: usize,
     purpose: Purpose,
-    is_lost: bool,
+    counts: Counts,
     is_answered: bool,
+}
+
+/// As what a call counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Counts {
+    UnderWay,
+    Lost,
+    Overdue,
 }
 
 impl Account {
@@ -135,7 +145,7 @@ impl Account {
             backend: backend as usize,
             bytes,
             purpose,
-            is_lost: false,
+            counts: Counts::UnderWay,
             is_answered: false,
         })
     }
@@ -155,12 +165,13 @@ impl Account {
         self.lock().backend(backend).answered
     }
 
-    /// Bytes of the calls under way to backend number `backend`, those that were lost
-    /// included.
+    /// Bytes of the calls under way to backend number `backend`, those included that were lost
+    /// or are overdue.
     pub(crate) fn len_under_way(&self, backend: u32) -> u64 {
         let mut state = self.lock();
         let of = state.backend(backend);
-        of.load.bytes.saturating_add(of.lost.bytes) as u64
+        let others = of.lost.bytes.saturating_add(of.overdue.bytes);
+        of.load.bytes.saturating_add(others) as u64
     }
 
     /// Waits until no mutation is under way; `false` if some still are after
@@ -215,8 +226,24 @@ impl Place {
         let called = of.queue.call(of.load);
         drop(state);
         tell(&called);
-        self.is_lost = true;
+        self.counts = Counts::Lost;
         true
+    }
+
+    /// Nobody waits for this question any more: while it goes on others have its place, unless
+    /// as many go on already as have places.
+    pub(crate) fn is_overdue(&mut self) {
+        let mut state = self.account.lock();
+        let of = &mut state.backends[self.backend];
+        if self.counts != Counts::UnderWay || !of.overdue.takes(self.bytes) {
+            return;
+        }
+        of.overdue = of.overdue.and(self.bytes);
+        of.load = of.load.without(self.bytes);
+        let called = of.queue.call(of.load);
+        drop(state);
+        tell(&called);
+        self.counts = Counts::Overdue;
     }
 
     /// The backend has answered the call.
@@ -233,11 +260,15 @@ impl Drop for Place {
         of.answered += u64::from(self.is_answered);
         if self.purpose == Purpose::Touch {
             of.touch_calls -= 1;
-        } else if self.is_lost {
-            of.lost = of.lost.without(self.bytes);
         } else {
-            of.load = of.load.without(self.bytes);
-            called = of.queue.call(of.load);
+            match self.counts {
+                Counts::Lost => of.lost = of.lost.without(self.bytes),
+                Counts::Overdue => of.overdue = of.overdue.without(self.bytes),
+                Counts::UnderWay => {
+                    of.load = of.load.without(self.bytes);
+                    called = of.queue.call(of.load);
+                }
+            }
         }
         if self.purpose == Purpose::Mutation {
             state.mutations -= 1;
@@ -420,6 +451,32 @@ mod tests {
         assert!(account.is_finished());
         let load = account.lock().backends[0].load;
         assert_eq!((load.calls, load.bytes), (0, 0));
+    }
+
+    #[test]
+    fn what_nobody_waits_for_gives_its_place_back_and_not_without_end() {
+        let (account, watch) = (Arc::new(Account::default()), watch());
+        let enter = || account.enter(0, 10, Purpose::Question, Some(&watch));
+        let fill = || -> Vec<_> { std::iter::from_fn(enter).collect() };
+        let mut overdue = fill();
+        assert_eq!(overdue.len(), CALL_COUNT_MAX);
+        overdue.iter_mut().for_each(Place::is_overdue);
+        assert!(watch.has_room());
+        let mut more = fill();
+        assert_eq!(more.len(), CALL_COUNT_MAX);
+        // They keep their places, until one of the others has ended.
+        more.iter_mut().for_each(Place::is_overdue);
+        assert!(enter().is_none());
+        overdue.pop();
+        assert!(enter().is_none());
+        more[0].is_overdue();
+        assert!(enter().is_some());
+        let bytes = 10 * (2 * CALL_COUNT_MAX - 1) as u64;
+        assert_eq!(account.len_under_way(0), bytes);
+        drop((overdue, more));
+        assert_eq!(account.len_under_way(0), 0);
+        let of = &account.lock().backends[0];
+        assert_eq!((of.load.calls, of.overdue.calls), (0, 0));
     }
 
     #[test]

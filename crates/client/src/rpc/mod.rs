@@ -15,6 +15,7 @@ pub(crate) use account::Purpose;
 pub(crate) use bell::Bell;
 pub(crate) use port::RpcPort;
 
+use crate::{pulse, time};
 use account::{Account, Place};
 use port::Inbox;
 use queue::RoomWatch;
@@ -24,6 +25,8 @@ use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 use trefoil_cell::{CellConfig, RpcAddress};
+use trefoil_driver::OWED_NS_MIN;
+use trefoil_driver::inline::RESUMING_NS;
 use trefoil_fabric::Token;
 use trefoil_fabric::port::SendError;
 use trefoil_rpc::{Client, failure_text, v1};
@@ -48,11 +51,22 @@ pub(crate) struct CallPlan {
     pub(crate) purpose: Purpose,
 }
 
+/// When a call ends though it has no answer.
+struct Ends {
+    /// Its backend is given up.
+    given_up: watch::Receiver<bool>,
+    /// Nobody waits for it after that, on the monotonic clock: others have its place. It goes
+    /// on until it has been under way for [`OWED_NS_MIN`].
+    until_ns: u64,
+}
+
 #[derive(Debug)]
 pub(crate) enum CallAnswer {
     Lookup(Result<v1::LookupResponse, tonic::Status>),
     Mutate(Result<v1::MutateResponse, tonic::Status>),
     Use(Result<v1::UseResponse, tonic::Status>),
+    /// Nobody waits for it any more.
+    Expired,
 }
 
 impl CallAnswer {
@@ -62,14 +76,16 @@ impl CallAnswer {
             CallAnswer::Lookup(result) => result.as_ref().err(),
             CallAnswer::Mutate(result) => result.as_ref().err(),
             CallAnswer::Use(result) => result.as_ref().err(),
+            CallAnswer::Expired => None,
         }
     }
 
     /// Whether the backend itself has said something.
     fn is_heard(&self) -> bool {
-        self.failure().is_none_or(|status| {
+        let is_answer = |status: &tonic::Status| {
             !is_of_the_way(status) && status.code() != tonic::Code::DeadlineExceeded
-        })
+        };
+        !matches!(self, CallAnswer::Expired) && self.failure().is_none_or(is_answer)
     }
 }
 
@@ -251,22 +267,33 @@ impl Rpc {
         inbox: &Arc<Inbox>,
         token: Token,
         mut place: Place,
-        given_up: watch::Receiver<bool>,
+        ends: Ends,
         late: fn(tonic::Status) -> CallAnswer,
         call: impl Future<Output = CallAnswer> + Send + 'static,
     ) -> Result<(), SendError> {
         let inbox = Arc::clone(inbox);
+        let begun_ns = time::monotonic_ns();
+        let Ends { given_up, until_ns } = ends;
         self.runtime()
             .map_err(|_| SendError::Closed)?
             .spawn(async move {
-                let call = tokio::time::timeout(CALL_PATIENCE, call);
-                let answer = match unless_lost(call, &mut place, given_up).await {
-                    Some(Ok(answer)) => answer,
-                    Some(Err(_)) => {
+                let mut call = pin!(tokio::time::timeout(CALL_PATIENCE, call));
+                let in_time = by(begun_ns, until_ns, call.as_mut());
+                let mut ended = unless_lost(in_time, &mut place, given_up.clone()).await;
+                if let Some(None) = ended {
+                    // Nobody waits for it. It goes on for a while: what comes late is heard.
+                    place.is_overdue();
+                    let while_owed = by(begun_ns, begun_ns + OWED_NS_MIN, call);
+                    ended = unless_lost(while_owed, &mut place, given_up).await;
+                }
+                let answer = match ended {
+                    Some(Some(Ok(answer))) => answer,
+                    Some(Some(Err(_))) => {
                         let why = format!("no answer within {} s", CALL_PATIENCE.as_secs());
                         late(tonic::Status::deadline_exceeded(why))
                     }
-                    // Nobody waits for it any more.
+                    Some(None) => CallAnswer::Expired,
+                    // Its backend is given up.
                     None => return,
                 };
                 if answer.is_heard() {
@@ -339,6 +366,25 @@ fn preferred(addresses: &[RpcAddress], has_tls: bool) -> Option<&RpcAddress> {
         false => here().or_else(tcp),
     };
     found.or_else(|| addresses.first())
+}
+
+/// Carries a call on to its end; `None` if `until_ns` comes before. Shortly after a pause of this
+/// process an answer may be there, and not have got to be heard.
+async fn by<T>(begun_ns: u64, mut until_ns: u64, call: impl Future<Output = T>) -> Option<T> {
+    let mut call = pin!(call);
+    loop {
+        let left = until_ns.saturating_sub(time::monotonic_ns());
+        let left = Duration::from_nanos(left);
+        if let Ok(answer) = tokio::time::timeout(left, &mut call).await {
+            return Some(answer);
+        }
+        let since_ns = pulse::running_since_ns();
+        let resumed_ns = since_ns.saturating_add(RESUMING_NS);
+        if since_ns <= begun_ns || resumed_ns <= until_ns {
+            return None;
+        }
+        until_ns = resumed_ns;
+    }
 }
 
 /// Carries a call on to its end; `None` if its backend is given up before, and with it

@@ -2,7 +2,7 @@
 
 use super::bell::Bell;
 use super::queue::RoomWatch;
-use super::{CallAnswer, CallPlan, Purpose, Rpc, certainly_not_sent, is_of_the_way};
+use super::{CallAnswer, CallPlan, Ends, Purpose, Rpc, certainly_not_sent, is_of_the_way};
 use crate::cell::Shared;
 use crate::reaches::Reaches;
 use std::collections::VecDeque;
@@ -145,87 +145,17 @@ impl Port for RpcPort {
         under: TopologyId,
         request: &Request<'_>,
     ) -> Result<(), SendError> {
-        let backend = self.backend;
-        let mut client = self
-            .rpc
-            .backend(&self.config, backend)
-            .map_err(|_| SendError::Closed)?;
-        let TopologyId { life, config_id } = under;
-        let plan = |len, purpose| CallPlan {
-            backend,
-            len,
-            purpose,
-        };
-        let (rpc, inbox, room) = (&self.rpc, &self.inbox, &self.room);
-        let given_up = self.given_up.subscribe();
-        match request {
-            Request::Mutate(mutation) => {
-                let len = mutation.entry.key.len() + mutation.entry.value.len();
-                let plan = plan(len, Purpose::Mutation);
-                let place = rpc.enter(&plan, room)?;
-                let request = trefoil_rpc::encode_mutation(backend, under, mutation);
-                let call = async move {
-                    CallAnswer::Mutate(client.mutate(request).await.map(|r| r.into_inner()))
-                };
-                rpc.start(
-                    inbox,
-                    token,
-                    place,
-                    given_up,
-                    |status| CallAnswer::Mutate(Err(status)),
-                    call,
-                )
-            }
-            Request::Lookup { key } => {
-                let place = rpc.enter(&plan(key.len(), Purpose::Question), room)?;
-                let request = v1::LookupRequest {
-                    backend,
-                    life,
-                    config_id,
-                    key: key.to_vec().into(),
-                    layout_version: LAYOUT_VERSION.into(),
-                    takes_plain: true,
-                };
-                let hasher = self.config.hash;
-                let call = async move {
-                    let answer = client.lookup(request).await;
-                    CallAnswer::Lookup(answer.map(|response| {
-                        let mut response = response.into_inner();
-                        trefoil_rpc::settle_answer(&mut response, &hasher);
-                        response
-                    }))
-                };
-                rpc.start(
-                    inbox,
-                    token,
-                    place,
-                    given_up,
-                    |status| CallAnswer::Lookup(Err(status)),
-                    call,
-                )
-            }
-            Request::Use { key } => {
-                let place = rpc.enter(&plan(key.len(), Purpose::Question), room)?;
-                let request = v1::UseRequest {
-                    backend,
-                    life,
-                    config_id,
-                    key: key.to_vec().into(),
-                };
-                let call = async move {
-                    CallAnswer::Use(client.r#use(request).await.map(|r| r.into_inner()))
-                };
-                rpc.start(
-                    inbox,
-                    token,
-                    place,
-                    given_up,
-                    |status| CallAnswer::Use(Err(status)),
-                    call,
-                )
-            }
-            Request::Touch { .. } | Request::Ping => Err(SendError::NoMessages),
-        }
+        self.call(token, under, request, u64::MAX)
+    }
+
+    fn ask(
+        &mut self,
+        token: Token,
+        under: TopologyId,
+        request: &Request<'_>,
+        until_ns: u64,
+    ) -> Result<(), SendError> {
+        self.call(token, under, request, until_ns)
     }
 
     /// Collected; a call takes many.
@@ -298,6 +228,100 @@ impl Port for RpcPort {
 }
 
 impl RpcPort {
+    /// A question's place is free from `until_ns` on.
+    fn call(
+        &mut self,
+        token: Token,
+        under: TopologyId,
+        request: &Request<'_>,
+        until_ns: u64,
+    ) -> Result<(), SendError> {
+        let backend = self.backend;
+        let mut client = self
+            .rpc
+            .backend(&self.config, backend)
+            .map_err(|_| SendError::Closed)?;
+        let TopologyId { life, config_id } = under;
+        let plan = |len, purpose| CallPlan {
+            backend,
+            len,
+            purpose,
+        };
+        let (rpc, inbox, room) = (&self.rpc, &self.inbox, &self.room);
+        let ends = |until_ns| Ends {
+            given_up: self.given_up.subscribe(),
+            until_ns,
+        };
+        match request {
+            Request::Mutate(mutation) => {
+                let len = mutation.entry.key.len() + mutation.entry.value.len();
+                let plan = plan(len, Purpose::Mutation);
+                let place = rpc.enter(&plan, room)?;
+                let request = trefoil_rpc::encode_mutation(backend, under, mutation);
+                let call = async move {
+                    CallAnswer::Mutate(client.mutate(request).await.map(|r| r.into_inner()))
+                };
+                rpc.start(
+                    inbox,
+                    token,
+                    place,
+                    ends(u64::MAX),
+                    |status| CallAnswer::Mutate(Err(status)),
+                    call,
+                )
+            }
+            Request::Lookup { key } => {
+                let place = rpc.enter(&plan(key.len(), Purpose::Question), room)?;
+                let request = v1::LookupRequest {
+                    backend,
+                    life,
+                    config_id,
+                    key: key.to_vec().into(),
+                    layout_version: LAYOUT_VERSION.into(),
+                    takes_plain: true,
+                };
+                let hasher = self.config.hash;
+                let call = async move {
+                    let answer = client.lookup(request).await;
+                    CallAnswer::Lookup(answer.map(|response| {
+                        let mut response = response.into_inner();
+                        trefoil_rpc::settle_answer(&mut response, &hasher);
+                        response
+                    }))
+                };
+                rpc.start(
+                    inbox,
+                    token,
+                    place,
+                    ends(until_ns),
+                    |status| CallAnswer::Lookup(Err(status)),
+                    call,
+                )
+            }
+            Request::Use { key } => {
+                let place = rpc.enter(&plan(key.len(), Purpose::Question), room)?;
+                let request = v1::UseRequest {
+                    backend,
+                    life,
+                    config_id,
+                    key: key.to_vec().into(),
+                };
+                let call = async move {
+                    CallAnswer::Use(client.r#use(request).await.map(|r| r.into_inner()))
+                };
+                rpc.start(
+                    inbox,
+                    token,
+                    place,
+                    ends(until_ns),
+                    |status| CallAnswer::Use(Err(status)),
+                    call,
+                )
+            }
+            Request::Touch { .. } | Request::Ping => Err(SendError::NoMessages),
+        }
+    }
+
     /// Whether the backend is there, by what came of a call to it.
     fn heard(&self, answer: &CallAnswer) {
         match answer.failure() {
@@ -352,6 +376,7 @@ fn deliver(token: Token, answer: &CallAnswer, on: &mut impl FnMut(Completion<'_>
             };
             on(Completion::NoAnswer(token, failure, &failure_text(status)));
         }
+        CallAnswer::Expired => on(Completion::Expired(token)),
     }
 }
 

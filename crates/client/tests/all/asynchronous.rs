@@ -179,7 +179,7 @@ fn dropped_futures_leave_nothing_behind() {
     drop(client);
     let begin = Instant::now();
     while real.clients() > 0 {
-        assert!(begin.elapsed() < Duration::from_secs(10));
+        assert!(begin.elapsed() < Duration::from_secs(60));
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -220,7 +220,7 @@ fn a_dropped_mutation_that_was_begun_reaches_every_replica() {
         assert!(set.as_mut().poll(&mut context).is_pending());
         let begin = Instant::now();
         while first.lock().unwrap().is_none() {
-            assert!(begin.elapsed() < Duration::from_secs(20));
+            assert!(begin.elapsed() < Duration::from_secs(60));
             std::thread::sleep(Duration::from_millis(1));
         }
     }

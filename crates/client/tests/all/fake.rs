@@ -5,6 +5,7 @@ use hyper_util::service::TowerToHyperService;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::runtime::Runtime;
 use tonic::{Request, Response, Status};
@@ -305,5 +306,21 @@ impl v1::trefoil_server::Trefoil for Service {
         _: Request<tonic::Streaming<v1::ReloadRequest>>,
     ) -> Result<Response<ReloadStream>, Status> {
         no()
+    }
+}
+
+/// Counts itself while it lives.
+pub(crate) struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    pub(crate) fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Counted(Arc::clone(count))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }

@@ -143,7 +143,7 @@ fn a_descriptor_that_nobody_rings_is_not_readable() {
     let begin = Instant::now();
     loop {
         assert!(
-            begin.elapsed() < Duration::from_secs(20),
+            begin.elapsed() < Duration::from_secs(60),
             "it goes on ringing"
         );
         completed += client.poll(&mut |_, _| {});
@@ -245,7 +245,7 @@ fn the_memory_of_a_dead_backend_does_not_stay_mapped() {
     drop(real);
     let begin = Instant::now();
     while client.carriers()[0].carrier != CarrierInUse::Down {
-        assert!(begin.elapsed() < Duration::from_secs(20));
+        assert!(begin.elapsed() < Duration::from_secs(60));
         client.poll(&mut |_, _| {});
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -279,12 +279,12 @@ fn what_one_client_does_not_reach_is_not_away_for_all() {
         {
             break;
         }
-        assert!(begin.elapsed() < Duration::from_secs(20), "{failed:?}");
+        assert!(begin.elapsed() < Duration::from_secs(60), "{failed:?}");
     }
     fails_to_connect();
     let begin = Instant::now();
     while cell.is_unreachable() {
-        assert!(begin.elapsed() < Duration::from_secs(20));
+        assert!(begin.elapsed() < Duration::from_secs(60));
         connected.poll(&mut |_, _| {});
         std::thread::sleep(Duration::from_millis(10));
     }

@@ -7,7 +7,7 @@ use trefoil_client::{
     Carrier, Cell, Client, Completion, FillTicket, Lookup, Mutated, OpError, Options, SetOptions,
 };
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How far the clock of who fills is ahead of everybody else's.
 const AHEAD_MS: i64 = 5_000;

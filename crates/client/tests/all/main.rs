@@ -2,9 +2,11 @@
 //! ones in this process.
 
 mod asynchronous;
+mod batches;
 mod calls;
 mod carriers;
 mod committing;
+mod committing_beside;
 mod crowd;
 mod ending;
 mod fake;

@@ -68,7 +68,8 @@ impl Real {
         )
     }
 
-    fn start_with(
+    /// The same, with so many rings, and with queues or without.
+    pub(crate) fn start_with(
         home: TempDir,
         mode: Mode,
         named: impl Fn(u32) -> PathBuf,

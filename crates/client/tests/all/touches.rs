@@ -7,7 +7,7 @@ use trefoil_cell::Mode;
 use trefoil_client::{Cell, Client, Lookup, Options, OwnedLookup, SetOptions};
 
 const KEYS: usize = 100;
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn key(number: usize) -> Vec<u8> {
     format!("key-{number}").into_bytes()

@@ -97,7 +97,14 @@ impl Command {
 enum Answer {
     Request(u64, Result<StoreReply, StoreError>),
     Roll(u64, Result<Roll, StoreError>),
-    Inserted(u64, MemberRecord, Reply<Duration>, Result<(), StoreError>),
+    /// With when it was asked for.
+    Inserted(
+        u64,
+        Duration,
+        MemberRecord,
+        Reply<Duration>,
+        Result<(), StoreError>,
+    ),
     Updated(u64, MemberRecord, Reply<Duration>, Result<(), StoreError>),
     Removed(u64, ServerId, Option<Reply<()>>, Result<(), StoreError>),
     Frozen(u64, Freeze, Reply<()>, Result<(), StoreError>),
@@ -280,6 +287,11 @@ impl Driver {
         self.strike_off(now);
         self.recover(now);
         let Some(members) = self.members(now) else {
+            // Who has lost its lead before it knew who is a member stands for election again.
+            if let Some((id, request)) = self.assigner.poll_campaign(now) {
+                self.ask_for_assigner(id, request);
+            }
+            self.events(now);
             return;
         };
         self.configure(now);
@@ -288,9 +300,13 @@ impl Driver {
         self.assigner
             .set_departing(table.is_some_and(MemberTable::has_dropped));
         if let Some((id, request)) = self.assigner.poll_request(now, &members) {
-            self.ask(move |store| async move { Answer::Request(id, store.request(request).await) });
+            self.ask_for_assigner(id, request);
         }
         self.events(now);
+    }
+
+    fn ask_for_assigner(&self, id: u64, request: Request) {
+        self.ask(move |store| async move { Answer::Request(id, store.request(request).await) });
     }
 
     /// Whom the balancer may count on; `None` while that is not known.
@@ -616,11 +632,19 @@ impl Driver {
                 self.events(now);
             }
             Answer::Roll(election, result) => self.take_roll(now, election, result),
-            Answer::Inserted(election, record, reply, result) => {
+            Answer::Inserted(election, asked, record, reply, result) => {
                 self.written(record.id);
+                let is_written = result.is_ok();
                 let answer = self.confirm(now, election, result, |table| {
-                    table.insert(now, record);
-                    Ok(())
+                    table.insert(now, asked, record)
+                });
+                let answer = answer.map_err(|refusal| match refusal {
+                    // Who is told that this one does not lead takes itself for no member.
+                    Refusal::NotLeading { .. } if is_written => Refusal::Store(
+                        "it was written, and this assigner does not lead any more: ask again"
+                            .to_owned(),
+                    ),
+                    refusal => refusal,
                 });
                 let _ = reply.send(answer.map(|()| self.options.lease));
             }
@@ -633,7 +657,7 @@ impl Driver {
                 self.written(id);
                 let left = reply.is_some();
                 let answer = self.confirm(now, election, result, |table| {
-                    table.remove(id);
+                    table.remove(now, id);
                     Ok(())
                 });
                 if answer.is_ok() {
@@ -783,6 +807,7 @@ impl Driver {
                     if table.may_leave(id, life) {
                         self.remove(term, election, id, Some(reply));
                     } else {
+                        table.has_left(now, id, life);
                         let _ = reply.send(Ok(()));
                     }
                 }
@@ -894,6 +919,11 @@ impl Driver {
             }
             forgotten.hear(record.id, known, told, granted_here);
         }
+        if self.writing.contains_key(&record.id) && !table.knows(record.id) {
+            let why = "what was asked before of this server is being written: ask again";
+            let not_yet = behind.and(Err(Refusal::Store(why.to_owned())));
+            return drop(reply.send(not_yet));
+        }
         let admission = table.admit(now, &record, again, trusted);
         match admission {
             Err(refusal) => drop(reply.send(Err(refusal))),
@@ -912,7 +942,7 @@ impl Driver {
                 self.ask(move |store| async move {
                     let result = store.put_member(term, &record).await;
                     match admission {
-                        Admission::Insert => Answer::Inserted(election, record, reply, result),
+                        Admission::Insert => Answer::Inserted(election, now, record, reply, result),
                         _ => Answer::Updated(election, record, reply, result),
                     }
                 });
@@ -934,8 +964,7 @@ impl Driver {
     ) -> bool {
         let remembers = self.dealt_anew && granted_here && known > self.version();
         let leading = self.leading(now);
-        let others =
-            remembers && leading.is_ok_and(|(_, _, table)| !table.ids().contains(&record.id));
+        let others = remembers && leading.is_ok_and(|(_, _, table)| !table.knows(record.id));
         if let Some(known) = known.filter(|_| others) {
             tracing::error!(
                 corpus = self.corpus,

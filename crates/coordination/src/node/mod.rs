@@ -390,3 +390,6 @@ impl fmt::Debug for Node {
         write!(f, "Node({})", self.writer.candidate)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -17,10 +17,16 @@
 use crate::error::Refusal;
 use crate::limits::MEMBERS_MAX;
 use crate::wire::MemberRecord;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use trefoil_sharder::coordination::LeaseTerms;
 use trefoil_sharder::{Member, MemberState, ServerId};
+
+/// For how long a life is remembered that is a member no more, or was told that it is none: a
+/// registration of it may still be in a socket's buffer, sent before that.
+const GONE_FOR: Duration = Duration::from_secs(60);
+/// So many of them; the oldest are forgotten first.
+const GONE_MAX: usize = MEMBERS_MAX;
 
 /// The members of one corpus, as the one who leads knows them.
 #[derive(Debug)]
@@ -29,12 +35,25 @@ pub(crate) struct MemberTable {
     entries: BTreeMap<ServerId, Entry>,
     /// When anybody was heard last.
     heard: Duration,
+    gone: Gone,
 }
+
+/// Lives that come back under another id, if at all, with when they went.
+#[derive(Debug, Default)]
+struct Gone {
+    lives: BTreeMap<Life, Duration>,
+    /// The oldest first; some are in there that are not gone any more.
+    order: VecDeque<(Duration, Life)>,
+}
+
+type Life = (ServerId, u64);
 
 #[derive(Debug)]
 struct Entry {
     record: MemberRecord,
     heard: Duration,
+    /// When it asked to be a member.
+    asked: Duration,
     /// It is being struck off.
     dropped: bool,
     /// A new life of it has come: it is not heard any more.
@@ -59,15 +78,18 @@ impl MemberTable {
             leases,
             entries: BTreeMap::new(),
             heard: now,
+            gone: Gone::default(),
         };
         for record in members {
-            table.insert(now, record);
+            // Nobody is told: who is a former life hears it when it asks.
+            let _ = table.insert(now, now, record);
         }
         table
     }
 
-    /// Whether a registration may be written. `trusted`: it was a member
-    /// before, and the store may have forgotten it.
+    /// Whether a registration may be written. `again`: it may have been written before, so who
+    /// is not here was struck off. Who is told so is told it for good: an earlier attempt of its
+    /// may arrive later. `trusted`: it was a member before, and the store may have forgotten it.
     pub(crate) fn admit(
         &mut self,
         now: Duration,
@@ -91,7 +113,10 @@ impl MemberTable {
                 self.hear(now, record.id);
                 return Ok(admission);
             }
-            None if again && !trusted => return Err(Refusal::Expired),
+            None if !trusted && (again || self.gone.has(now, (record.id, record.life))) => {
+                self.gone.add(now, (record.id, record.life));
+                return Err(Refusal::Expired);
+            }
             None if full => {
                 return Err(Refusal::Invalid(format!(
                     "there are {MEMBERS_MAX} members, which is the limit"
@@ -99,29 +124,43 @@ impl MemberTable {
             }
             None => {}
         }
+        self.gone.lives.remove(&(record.id, record.life));
         Ok(Admission::Insert)
     }
 
-    /// A record is written. Former lives at the same address are heard no
-    /// more; their leases run out.
-    pub(crate) fn insert(&mut self, now: Duration, record: MemberRecord) {
+    /// A record is written that was asked for at `asked`. Former lives at the same address are
+    /// heard no more; their leases run out. It may have left, or have a later life, meanwhile.
+    pub(crate) fn insert(
+        &mut self,
+        now: Duration,
+        asked: Duration,
+        record: MemberRecord,
+    ) -> Result<(), Refusal> {
         let silence = self.deaf(now);
+        let mut superseded = None;
         for (id, entry) in &mut self.entries {
             if *id != record.id
                 && entry.record.info.address == record.info.address
                 && entry.superseded.is_none()
             {
-                entry.superseded = Some(record.id);
+                // What takes longer to be written is no later life for that.
+                match entry.asked <= asked {
+                    true => entry.superseded = Some(record.id),
+                    false => superseded = Some(*id),
+                }
             }
         }
         self.end_silence(now, silence);
         let entry = Entry {
             heard: now,
-            dropped: false,
-            superseded: None,
+            asked,
+            dropped: self.gone.has(now, (record.id, record.life)),
+            superseded,
             record,
         };
+        let is_member = entry.alive();
         self.entries.insert(entry.record.id, entry);
+        is_member
     }
 
     /// Hears a member. `Some`: its record has to be written with this state.
@@ -184,7 +223,7 @@ impl MemberTable {
             }
             None => {
                 let id = record.id;
-                self.insert(now, record);
+                let _ = self.insert(now, now, record);
                 if let Some(entry) = self.entries.get_mut(&id) {
                     entry.dropped = true;
                 }
@@ -237,8 +276,15 @@ impl MemberTable {
     }
 
     /// Struck off.
-    pub(crate) fn remove(&mut self, id: ServerId) {
-        self.entries.remove(&id);
+    pub(crate) fn remove(&mut self, now: Duration, id: ServerId) {
+        if let Some(entry) = self.entries.remove(&id) {
+            self.gone.add(now, (id, entry.record.life));
+        }
+    }
+
+    /// A life has left that is no member yet: its registration comes to nothing.
+    pub(crate) fn has_left(&mut self, now: Duration, id: ServerId, life: u64) {
+        self.gone.add(now, (id, life));
     }
 
     /// As the balancer sees them: who is being struck off still counts, so
@@ -263,8 +309,32 @@ impl MemberTable {
             .map(move |entry| (&entry.record, now.saturating_sub(entry.heard)))
     }
 
+    pub(crate) fn knows(&self, id: ServerId) -> bool {
+        self.entries.contains_key(&id)
+    }
+
     pub(crate) fn ids(&self) -> BTreeSet<ServerId> {
         self.entries.keys().copied().collect()
+    }
+}
+
+impl Gone {
+    fn has(&self, now: Duration, life: Life) -> bool {
+        let since = self.lives.get(&life);
+        since.is_some_and(|&since| now < since + GONE_FOR)
+    }
+
+    fn add(&mut self, now: Duration, life: Life) {
+        while let Some(&(since, oldest)) = self.order.front()
+            && (now >= since + GONE_FOR || self.order.len() >= GONE_MAX)
+        {
+            self.order.pop_front();
+            if self.lives.get(&oldest) == Some(&since) {
+                self.lives.remove(&oldest);
+            }
+        }
+        self.lives.insert(life, now);
+        self.order.push_back((now, life));
     }
 }
 
@@ -317,8 +387,10 @@ mod tests {
         assert_eq!(table.expire(at(11_999)), []);
         assert_eq!(table.expire(at(12_000)), [ServerId(1)]);
         // Newcomers have leases of this leader's.
-        table.insert(at(12_000), record(2, "b:1"));
-        table.remove(ServerId(1));
+        table
+            .insert(at(12_000), at(12_000), record(2, "b:1"))
+            .unwrap();
+        table.remove(at(12_000), ServerId(1));
         assert_eq!(table.expire(at(14_999)), []);
         assert_eq!(table.expire(at(15_000)), [ServerId(2)]);
     }
@@ -339,7 +411,7 @@ mod tests {
         );
         assert_eq!(table.members().len(), 2, "until it is struck off");
         assert_eq!(table.expire(at(3_100)), [ServerId(2)], "once more");
-        table.remove(ServerId(2));
+        table.remove(at(3_100), ServerId(2));
         assert_eq!(table.members().len(), 1);
         assert_eq!(
             table.keep_alive(at(3_200), ServerId(2), 20, SERVING),
@@ -391,7 +463,9 @@ mod tests {
     fn who_comes_after_everybody_has_died_waits_for_one_lease() {
         let mut table = table(&[(1, "a:1"), (2, "b:1")]);
         assert_eq!(table.expire(at(60_000)), []);
-        table.insert(at(60_000), record(3, "b:1"));
+        table
+            .insert(at(60_000), at(60_000), record(3, "b:1"))
+            .unwrap();
         assert_eq!(table.expire(at(60_000)), [ServerId(2)], "a new life of it");
         for now in [61_000, 62_000, 62_900] {
             let heard = table.keep_alive(at(now), ServerId(3), 30, SERVING);
@@ -409,7 +483,7 @@ mod tests {
             table.admit(at(1_000), &reborn, false, false),
             Ok(Admission::Insert)
         );
-        table.insert(at(1_000), reborn);
+        table.insert(at(1_000), at(1_000), reborn).unwrap();
         assert_eq!(
             table.keep_alive(at(1_100), ServerId(1), 10, SERVING),
             Err(Refusal::Superseded { by: ServerId(2) })
@@ -472,7 +546,7 @@ mod tests {
             .expect("it has changed");
         assert_eq!(table.expire(at(5_000)), [ServerId(1)]);
         assert_eq!(table.update(at(5_001), late.clone()), Err(Refusal::Expired));
-        table.remove(ServerId(1));
+        table.remove(at(5_001), ServerId(1));
         assert_eq!(table.update(at(5_002), late), Err(Refusal::Expired));
         assert_eq!(table.expire(at(5_003)), [ServerId(1)]);
     }
@@ -484,5 +558,85 @@ mod tests {
             table.admit(at(1), &record(7, "a:1"), true, true),
             Ok(Admission::Insert)
         );
+    }
+
+    /// The first attempt was in a socket's buffer; a later one was told that it is none, and it
+    /// has joined under another id.
+    #[test]
+    fn a_registration_that_comes_late_ends_nobody() {
+        let mut table = table(&[]);
+        let (former, present) = (record(1, "a:1"), record(2, "a:1"));
+        let expired = Err(Refusal::Expired);
+        assert_eq!(table.admit(at(1), &former, true, false), expired);
+        assert_eq!(
+            table.admit(at(2), &present, false, false),
+            Ok(Admission::Insert)
+        );
+        table.insert(at(3), at(2), present).unwrap();
+        assert_eq!(table.admit(at(4), &former, false, false), expired);
+        assert_eq!(table.keep_alive(at(5), ServerId(2), 20, SERVING), Ok(None));
+        // Another life may have the id by chance.
+        let other = MemberRecord {
+            life: 11,
+            ..record(1, "b:1")
+        };
+        assert_eq!(
+            table.admit(at(6), &other, false, false),
+            Ok(Admission::Insert)
+        );
+    }
+
+    #[test]
+    fn who_was_struck_off_or_has_left_is_remembered_for_a_while_and_not_too_many() {
+        let mut table = table(&[(1, "a:1")]);
+        table.remove(at(1), ServerId(1));
+        table.has_left(at(1), ServerId(2), 20);
+        // Each time that it is told so.
+        let asked = [(60_000, true), (110_000, true), (170_000, false)];
+        for (now, is_gone) in asked {
+            for id in [1, 2] {
+                let admitted = table.admit(at(now), &record(id, "a:1"), false, false);
+                assert_eq!(admitted.is_err(), is_gone, "{id} at {now}: {admitted:?}");
+            }
+        }
+        // A store that has forgotten is believed less than a map that somebody knows.
+        table.has_left(at(170_000), ServerId(1), 10);
+        let trusted = table.admit(at(170_000), &record(1, "a:1"), true, true);
+        assert_eq!(trusted, Ok(Admission::Insert));
+        let inserted = table.insert(at(170_001), at(170_000), record(1, "a:1"));
+        assert_eq!(inserted, Ok(()));
+        for id in 0..=GONE_MAX as u64 {
+            table.has_left(at(200_000), ServerId(1_000 + id), 1);
+        }
+        assert_eq!(table.gone.order.len(), GONE_MAX);
+        assert_eq!(table.gone.lives.len(), GONE_MAX);
+    }
+
+    /// The store took longer for the former life's record.
+    #[test]
+    fn who_asked_later_is_the_later_life_in_whatever_order_they_are_written() {
+        let mut table = table(&[]);
+        let superseded = Err(Refusal::Superseded { by: ServerId(2) });
+        table.insert(at(20), at(10), record(2, "a:1")).unwrap();
+        assert_eq!(
+            table.insert(at(21), at(5), record(1, "a:1")),
+            superseded.clone()
+        );
+        assert_eq!(table.keep_alive(at(22), ServerId(2), 20, SERVING), Ok(None));
+        assert_eq!(
+            table.admit(at(22), &record(1, "a:1"), true, false),
+            superseded.map(|()| Admission::Known)
+        );
+    }
+
+    #[test]
+    fn who_leaves_while_it_is_written_is_struck_off() {
+        let mut table = table(&[]);
+        let admitted = table.admit(at(1), &record(1, "a:1"), false, false);
+        assert_eq!(admitted, Ok(Admission::Insert));
+        table.has_left(at(2), ServerId(1), 10);
+        let written = table.insert(at(3), at(1), record(1, "a:1"));
+        assert_eq!(written, Err(Refusal::Expired));
+        assert_eq!(table.expire(at(4)), [ServerId(1)]);
     }
 }

@@ -73,6 +73,12 @@ impl EmbeddedFile {
         self.corpora.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Nothing reaches the file until this is dropped.
+    #[cfg(test)]
+    pub(crate) async fn hold_writes(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.writing.lock().await
+    }
+
     async fn write(&self, name: &str, contents: &Contents) -> Result<(), StoreError> {
         let Some(document) = self.document.clone() else {
             return Ok(());

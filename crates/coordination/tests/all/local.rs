@@ -3,8 +3,8 @@
 use crate::support::{PATIENCE, assigned_to, eventually, fast, report, server, until};
 use std::time::{Duration, Instant};
 use trefoil_coordination::{
-    BootInstant, CoordinationError, JoinOptions, LocalCoordinator, NodeOptions, Refusal, Session,
-    SessionEnd, Status,
+    BootInstant, CoordinationError, LocalCoordinator, NodeOptions, Refusal, Session, SessionEnd,
+    Status,
 };
 use trefoil_sharder::{Freeze, MemberState, ServerId};
 
@@ -152,35 +152,6 @@ async fn two_lives_of_one_server_end_with_the_newer_one() {
     assert!(!former.holds_lease());
     assigned_to(newer.view(), &[by]).await;
     assert!(BootInstant::now() > lease_end, "nobody served beside it");
-}
-
-#[tokio::test]
-async fn an_id_in_use_is_refused() {
-    let coordinator = coordinator();
-    let options = || JoinOptions {
-        id: Some(ServerId(7)),
-        timeout: Duration::from_secs(2),
-        ..JoinOptions::default()
-    };
-    let first = coordinator
-        .join_with("mail", server(1), options())
-        .await
-        .unwrap();
-    assert_eq!(first.server_id(), ServerId(7));
-    let error = coordinator
-        .join_with("mail", server(2), options())
-        .await
-        .unwrap_err();
-    assert_eq!(
-        error,
-        CoordinationError::Refused {
-            corpus: "mail".to_owned(),
-            refusal: Refusal::IdInUse {
-                address: server(1).address
-            },
-        }
-    );
-    assert!(first.holds_lease());
 }
 
 #[tokio::test]

@@ -227,3 +227,37 @@ async fn a_connection_that_nothing_passes_over_is_made_anew_within_a_lease() {
     let is_known = |view: &Arc<View>| view.servers.contains_key(&three.server_id());
     until(one.view(), "it hears of a newcomer", is_known).await;
 }
+
+/// Its registration was written, nobody told it, and it was struck off: nobody listens any
+/// more to a server of that id.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_was_struck_off_before_it_knew_that_it_was_a_member_joins_under_another_id() {
+    let assigner = AssignerServer::start(any(), &StoreAddress::Memory, fast())
+        .await
+        .unwrap();
+    let direct = assigner.address().to_string();
+    let stays = Session::join(&direct, "mail", server(1)).await.unwrap();
+    let path = Path::to(assigner.address()).await;
+    path.lose_answers();
+    let address = path.address.to_string();
+    let joining = tokio::spawn(async move {
+        let options = trefoil_coordination::JoinOptions {
+            timeout: PATIENCE,
+            ..Default::default()
+        };
+        Session::join_with(&address, "mail", server(2), options).await
+    });
+    let is_written = |view: &Arc<View>| view.servers.len() == 2;
+    let view = until(stays.view(), "it is written down", is_written).await;
+    let mut ids = view.servers.keys().copied();
+    let former = ids.find(|id| *id != stays.server_id()).unwrap();
+    path.cut();
+    let is_struck_off = |view: &Arc<View>| !view.servers.contains_key(&former);
+    until(stays.view(), "it is struck off", is_struck_off).await;
+    path.mend();
+    let joined = joining.await.unwrap().unwrap();
+    assert_ne!(joined.server_id(), former, "everybody holds that for dead");
+    let is_member = |view: &Arc<View>| view.servers.contains_key(&joined.server_id());
+    let view = until(joined.view(), "it is a member", is_member).await;
+    assert!(joined.holds_lease() && !view.servers.contains_key(&former));
+}

@@ -16,10 +16,11 @@ use trefoil_client_core::mutate::Mutate;
 use trefoil_client_core::outcome::{MutationOutcome, SendFailure};
 use trefoil_client_core::retry::Limits;
 use trefoil_fabric::Token;
+use trefoil_fabric::port::{Port, SendError};
 use trefoil_layout::data::DataEntry;
 use trefoil_layout::message::Request;
 use trefoil_layout::op::{Action, Expected, ItemUse, Mutation};
-use trefoil_layout::{KeyHash, Version};
+use trefoil_layout::{KeyHash, TopologyId, Version};
 use trefoil_region::WordBuffer;
 
 /// Longest buffer that a free operation keeps, in bytes.
@@ -135,6 +136,9 @@ pub(crate) enum Owed {
     Far(Token),
     /// The same of the process before, which has moved, and answers for a moment longer.
     Leaving(Token),
+    /// The same of a third copy that is handed on by another process, when two were enough: what
+    /// that refuses is called, and so the operation stays until then.
+    Last(Token),
     /// The ring was full, or too many calls under way.
     Room(Way),
     /// The backend is being connected to.
@@ -148,7 +152,9 @@ impl Owed {
     #[inline(always)]
     pub(crate) fn token(self) -> Option<Token> {
         match self {
-            Owed::Near(token) | Owed::Far(token) | Owed::Leaving(token) => Some(token),
+            Owed::Near(token) | Owed::Far(token) | Owed::Leaving(token) | Owed::Last(token) => {
+                Some(token)
+            }
             Owed::Nothing | Owed::Room(_) | Owed::Connection | Owed::Topology => None,
         }
     }
@@ -159,6 +165,9 @@ impl Owed {
 pub enum Owner {
     /// Somebody waits for this very one.
     Waiter,
+    /// Somebody waits for it after others that are under way beside it: whichever of them is
+    /// waited for, its hedges and its deadline have their time.
+    Batch,
     /// It is handed out with the caller's token.
     Token(u64),
     /// Nobody wants to know any more; what was sent goes on.
@@ -311,10 +320,34 @@ impl Op {
         }
     }
 
+    /// Sends a message by a call, which ends with this operation if it is a question.
+    pub(crate) fn call(
+        &self,
+        far: &mut impl Port,
+        token: Token,
+        under: TopologyId,
+        message: Message,
+    ) -> Result<(), SendError> {
+        let request = self.request(message);
+        match message {
+            Message::Mutation { .. } => far.send(token, under, &request),
+            Message::Lookup | Message::Use => {
+                far.ask(token, under, &request, self.limits.deadline_ns)
+            }
+        }
+    }
+
     /// Whether one of its messages still waits for room.
     #[inline]
     pub(crate) fn waits_for_room(&self) -> bool {
         self.owed.iter().any(|owed| matches!(owed, Owed::Room(_)))
+    }
+
+    /// Whether its place is not free although it is over: a message may still have to be sent.
+    #[inline]
+    pub(crate) fn keeps_its_place(&self) -> bool {
+        let is_kept = |owed: &Owed| matches!(owed, Owed::Room(_) | Owed::Last(_));
+        self.owed.iter().any(is_kept)
     }
 
     /// Whether it is a mutation that two of three replicas hold.

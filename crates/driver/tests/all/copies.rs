@@ -43,6 +43,64 @@ fn a_third_that_refuses_it_when_the_operation_is_over_is_told_of() {
     }
 }
 
+/// An engine that has no room for it, or no ring any more.
+#[test]
+fn a_third_that_was_not_handed_on_when_the_operation_is_over_is_called() {
+    for (answer, is_dirty) in [
+        (Answer::Applied, false),
+        (Answer::Rejected(Rejection::NoMemory), true),
+    ] {
+        let mut client = client();
+        let third = std::rc::Rc::clone(&client.world.backends[2]);
+        third.is_indirect.set(true);
+        third.is_quiet.set(true);
+        client.set(KEY);
+        // It keeps its place until then.
+        client.set(b"other");
+        third.is_refused.set(true);
+        third.answers.set(answer);
+        third.is_quiet.set(false);
+        client.pass(PAUSE_MS);
+        assert_eq!(third.called.get(), 2, "{answer:?}");
+        let told = client.told();
+        assert_eq!(told.len(), if is_dirty { 2 } else { 0 }, "{answer:?}");
+        assert_eq!(client.under_way(), 0);
+    }
+}
+
+/// One that has ended while nobody asked it for anything: that says nothing of the backend.
+#[test]
+fn what_finds_an_engine_gone_is_called() {
+    let mut client = client();
+    for backend in &client.world.backends {
+        backend.is_indirect.set(true);
+        backend.dies();
+    }
+    client.begin_cas();
+    client.pass(10);
+    client.is_stored();
+    for backend in &client.world.backends {
+        assert!(backend.called.get() > 0);
+    }
+    client.pass(PAUSE_MS);
+    assert_eq!(client.told(), []);
+}
+
+/// That ends, or loses its connection.
+#[test]
+fn a_third_whose_answer_is_lost_on_the_way_is_told_of() {
+    let mut client = client();
+    let third = std::rc::Rc::clone(&client.world.backends[2]);
+    third.is_indirect.set(true);
+    third.is_quiet.set(true);
+    client.set(KEY);
+    assert_eq!(client.under_way(), 1);
+    third.dies();
+    client.pass(PAUSE_MS);
+    assert_eq!(client.told(), [client.hash(KEY)]);
+    assert_eq!(client.under_way(), 0);
+}
+
 #[test]
 fn what_a_third_refuses_in_time_is_told_of() {
     for (answer, is_dirty) in [

@@ -1,5 +1,6 @@
 //! The driver in a world whose clock and backends a test moves.
 
+mod batches;
 mod copies;
 mod slow;
 mod successors;

@@ -8,18 +8,19 @@ use std::sync::Arc;
 use std::time::Duration;
 use trefoil_cell::{BackendConfig, CellConfig, Mode, RpcAddress};
 use trefoil_client_core::outcome::{MutationOutcome, SendFailure};
+use trefoil_client_core::retry::Limits;
 use trefoil_client_core::touch::TouchBatch;
 use trefoil_client_core::vote::IndexVote;
 use trefoil_driver::{
-    CarrierInUse, Clock, Driver, Event, Host, Item, NotConnected, Options, Outcome, Owner, Purpose,
-    Topology,
+    CarrierInUse, Clock, Driver, Event, Host, Item, NotConnected, OWED_NS_MIN, Options, Outcome,
+    Owner, Purpose, Topology,
 };
 use trefoil_fabric::port::{Closed, Completion, OutOfWindow, Port, Progress, SendError, Token};
 use trefoil_fabric::{Agreement, RegionView};
 use trefoil_layout::control::{self, ControlShape};
 use trefoil_layout::data::DataEntry;
 use trefoil_layout::limits::LAYOUT_VERSION;
-use trefoil_layout::message::{Answer, Request};
+use trefoil_layout::message::{Answer, ErrorCode, Request};
 use trefoil_layout::op::{Ack, Expected, Found, LookupAnswer, Outcome as Applied};
 use trefoil_layout::topology::CONFIG_ID_CHANGING;
 use trefoil_layout::{KeyHash, KeyHasher, Pointer, TopologyId, Version};
@@ -64,6 +65,12 @@ pub(crate) struct Backend {
     pub(crate) is_away: Cell<bool>,
     /// It ends: calls are not executed, and it says so.
     pub(crate) is_ending: Cell<bool>,
+    /// Messages reach it by another process.
+    pub(crate) is_indirect: Cell<bool>,
+    /// Which refuses to hand them on.
+    pub(crate) is_refused: Cell<bool>,
+    /// Calls that were made.
+    pub(crate) called: Cell<u64>,
     /// Values are too long for its rings.
     pub(crate) has_short_rings: Cell<bool>,
     /// Its control region.
@@ -80,6 +87,8 @@ pub(crate) struct Backend {
     pub(crate) asked: Cell<u64>,
     /// With the time from which on it answers.
     owes: RefCell<VecDeque<(Token, bool, u64)>>,
+    /// Questions by call, with the time from which on their calls have ended.
+    questions: RefCell<VecDeque<(Token, u64)>>,
 }
 
 impl Backend {
@@ -151,6 +160,8 @@ pub(crate) struct Client {
     pub(crate) world: Rc<World>,
     driver: Driver<TestHost>,
     at: u32,
+    /// Of lookups side by side.
+    pub(crate) retries_max: u16,
 }
 
 impl Client {
@@ -168,6 +179,9 @@ impl Client {
                 holds: Cell::new(None),
                 is_away: Cell::new(false),
                 is_ending: Cell::new(false),
+                is_indirect: Cell::new(false),
+                is_refused: Cell::new(false),
+                called: Cell::new(0),
                 has_short_rings: Cell::new(false),
                 control: control_region(),
                 has_stopped: Cell::new(false),
@@ -176,6 +190,7 @@ impl Client {
                 takes_ms: Cell::new(0),
                 asked: Cell::new(0),
                 owes: RefCell::default(),
+                questions: RefCell::default(),
             })
         };
         let world = Rc::new(World {
@@ -193,10 +208,12 @@ impl Client {
         };
         let mut driver = Driver::new(TestHost(Rc::clone(&world)), topology, options, 0);
         driver.turn();
+        let retries_max = driver.limits(0).retries_max;
         Client {
             world,
             driver,
             at: 0,
+            retries_max,
         }
     }
 
@@ -223,6 +240,28 @@ impl Client {
             .driver
             .get(KEY, now, limits, Purpose::Use, Owner::Waiter);
         self.at = begun.expect_err("nothing is mapped");
+    }
+
+    /// So many lookups are begun side by side, of which the first is waited for; their
+    /// places.
+    pub(crate) fn begin_batch(&mut self, count: usize, patience_ms: u64) -> Vec<u32> {
+        let now = self.world.now_ns.get();
+        let limits = Limits {
+            deadline_ns: now + patience_ms * MS,
+            retries_max: self.retries_max,
+        };
+        let begin = |_| {
+            let owner = Owner::Batch;
+            let begun = self.driver.get(KEY, now, limits, Purpose::Use, owner);
+            begun.expect_err("nothing is mapped")
+        };
+        let places: Vec<u32> = (0..count).map(begin).collect();
+        self.at = places[0];
+        places
+    }
+
+    pub(crate) fn outcome_of(&self, at: u32) -> Option<Outcome> {
+        self.driver.ended(at).map(|ended| ended.outcome)
     }
 
     /// So many lookups are begun, and abandoned before they have ended.
@@ -267,6 +306,11 @@ impl Client {
         self.driver.adopt(resized);
     }
 
+    /// Operations that have a place.
+    pub(crate) fn under_way(&self) -> usize {
+        self.driver.in_flight()
+    }
+
     /// Backends that are away are tried again.
     pub(crate) fn tend(&mut self) {
         self.driver.tend();
@@ -298,6 +342,12 @@ impl Client {
         }
     }
 
+    /// Nobody uses the client for so long.
+    pub(crate) fn rests(&mut self, ms: u64) {
+        let now_ns = self.world.now_ns.get() + ms * MS;
+        self.world.now_ns.set(now_ns);
+    }
+
     /// The client's process does not run for so long.
     pub(crate) fn pauses(&mut self, ms: u64) {
         let now_ns = self.world.now_ns.get() + ms * MS;
@@ -312,7 +362,7 @@ impl Client {
     }
 
     pub(crate) fn outcome(&self) -> Option<Outcome> {
-        self.driver.ended(self.at).map(|ended| ended.outcome)
+        self.outcome_of(self.at)
     }
 
     pub(crate) fn carrier(&self, number: usize) -> CarrierInUse {
@@ -502,6 +552,10 @@ impl Port for TestPort {
         true
     }
 
+    fn is_indirect(&self) -> bool {
+        self.life.is_some() && self.of.is_indirect.get()
+    }
+
     fn answer_ns(&self) -> u64 {
         self.of.takes_ms.get() * MS
     }
@@ -545,6 +599,9 @@ impl Port for TestPort {
         if self.life.is_some() && self.of.has_short_rings.get() {
             return Err(SendError::TooLarge);
         }
+        if self.life.is_none() {
+            self.of.called.set(self.of.called.get() + 1);
+        }
         let is_lookup = matches!(request, Request::Lookup { .. });
         self.of
             .asked
@@ -554,6 +611,19 @@ impl Port for TestPort {
             .owes
             .borrow_mut()
             .push_back((token, is_lookup, at_ns));
+        Ok(())
+    }
+
+    fn ask(
+        &mut self,
+        token: Token,
+        under: TopologyId,
+        request: &Request<'_>,
+        until_ns: u64,
+    ) -> Result<(), SendError> {
+        let ends_ns = until_ns.max(self.world.now_ns.get() + OWED_NS_MIN);
+        self.send(token, under, request)?;
+        (self.of.questions.borrow_mut()).push_back((token, ends_ns));
         Ok(())
     }
 
@@ -575,16 +645,44 @@ impl Port for TestPort {
         if self.is_closed() {
             return Err(Closed::LOST);
         }
-        if self.of.is_quiet.get() {
-            return Ok(0);
-        }
         let mut count = 0;
         let now_ns = self.world.now_ns.get();
+        let is_over = |question: &mut (Token, u64)| question.1 <= now_ns;
+        loop {
+            let over = self.of.questions.borrow_mut().pop_front_if(is_over);
+            let Some((token, ends_ns)) = over else {
+                break;
+            };
+            let is_quiet = self.of.is_quiet.get();
+            let is_late = |owed: &(Token, bool, u64)| is_quiet || owed.2 > ends_ns;
+            let mut owes = self.of.owes.borrow_mut();
+            let place = owes.iter().position(|owed| owed.0 == token);
+            if let Some(at) = place.filter(|&at| is_late(&owes[at])) {
+                owes.remove(at);
+                drop(owes);
+                count += 1;
+                on(Completion::Expired(token));
+            }
+        }
+        if self.of.is_quiet.get() {
+            return Ok(count);
+        }
         let due = |owed: &mut (Token, bool, u64)| owed.2 <= now_ns;
-        while let Some((token, is_lookup, _)) = self.of.owes.borrow_mut().pop_front_if(due) {
+        loop {
+            let owed = self.of.owes.borrow_mut().pop_front_if(due);
+            let Some((token, is_lookup, _)) = owed else {
+                break;
+            };
             count += 1;
+            self.of
+                .questions
+                .borrow_mut()
+                .retain(|asked| asked.0 != token);
             let epoch = 1;
-            if self.of.is_away.get() {
+            if self.is_indirect() && self.of.is_refused.get() {
+                let refused = Answer::Error(ErrorCode::TooLarge);
+                on(Completion::Answer(token, refused));
+            } else if self.of.is_away.get() {
                 on(Completion::NoAnswer(token, SendFailure::NotSent, "away"));
             } else if self.of.is_ending.get() {
                 on(Completion::NoAnswer(token, SendFailure::Moving, "it ends"));
@@ -606,7 +704,9 @@ impl Port for TestPort {
         let owes = self.of.owes.borrow();
         let now_ns = self.world.now_ns.get();
         let is_due = owes.front().is_some_and(|(_, _, at_ns)| *at_ns <= now_ns);
-        self.is_closed() || !self.of.is_quiet.get() && is_due
+        let questions = self.of.questions.borrow();
+        let is_over = questions.front().is_some_and(|(_, at_ns)| *at_ns <= now_ns);
+        self.is_closed() || is_over || is_due && !self.of.is_quiet.get()
     }
 
     fn arm(&self) {}

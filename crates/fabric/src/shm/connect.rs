@@ -144,14 +144,16 @@ pub enum ConnectError {
         /// Where.
         path: PathBuf,
     },
-    /// It takes nobody more.
-    #[error("the queue of the backend at {path} takes no further client at present")]
+    /// Others have all of its places.
+    #[error("the queue of the backend at {path} has as many clients as it takes")]
     NoLane {
         /// Where.
         path: PathBuf,
     },
-    /// The server ran out of something.
-    #[error("the backend at {path} could not prepare shared memory for this client")]
+    /// The server ran out of something, or its queue takes nobody now.
+    #[error(
+        "the backend at {path} could not prepare shared memory for this client, or its queue takes no client now"
+    )]
     Unavailable {
         /// Where.
         path: PathBuf,

@@ -266,6 +266,7 @@ impl Listener {
             Ok(lane) => lane,
             Err(NoLane::NoQueue) => return self.refuse(socket, Status::NoQueue),
             Err(NoLane::Full) => return self.refuse(socket, Status::NoLane),
+            Err(NoLane::NotNow) => return self.refuse(socket, Status::Unavailable),
         };
         let mut granted = export.granted(None);
         granted.place = Some(lane.place);

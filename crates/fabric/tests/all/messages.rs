@@ -162,7 +162,7 @@ fn touches_do_not_wake_the_backend_until_there_are_many() {
     let start = Instant::now();
     let mut total = 200;
     while server.statistics().bells_heard == before.bells_heard {
-        assert!(start.elapsed() < Duration::from_secs(10));
+        assert!(start.elapsed() < Duration::from_secs(60));
         connection.touch(1, report(&slots));
         total += slots.len();
     }

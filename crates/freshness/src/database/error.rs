@@ -110,7 +110,7 @@ pub enum DatabaseError {
     #[error(
         "{database}: wal_level is {found}, logical replication needs wal_level=logical: \
          ALTER SYSTEM SET wal_level = 'logical', then restart the server \
-         (or follow it by LISTEN/NOTIFY)"
+         (or let triggers notify the relay: trefoil relay --notify)"
     )]
     NotLogical {
         /// The address, without the password.

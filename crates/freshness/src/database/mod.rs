@@ -158,8 +158,34 @@ impl Database {
         ),
         DatabaseError,
     > {
-        let connected = self.config.connect(self.encryption()?).await;
-        connected.map_err(|error| self.error(&error))
+        let encryption = self.encryption()?;
+        // The library's own limit is for the socket alone, not for the login.
+        self.within(self.connect_timeout(), async {
+            let connected = self.config.connect(encryption).await;
+            connected.map_err(|error| self.error(&error))
+        })
+        .await
+    }
+
+    /// How long connecting may take, with the login: what the address says, or the usual.
+    fn connect_timeout(&self) -> Duration {
+        let said = self.config.get_connect_timeout();
+        said.copied().unwrap_or(CONNECT_TIMEOUT)
+    }
+
+    /// A server that takes longer than that is not there.
+    pub(crate) async fn within<T, E: From<DatabaseError>>(
+        &self,
+        limit: Duration,
+        work: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        let done = tokio::time::timeout(limit, work).await;
+        done.unwrap_or_else(|_| {
+            Err(E::from(DatabaseError::Unreachable {
+                database: self.to_string(),
+                cause: format!("it has not answered within {limit:?}"),
+            }))
+        })
     }
 
     /// How TLS begins, by the files as they are. None are read where there will
@@ -293,6 +319,21 @@ mod tests {
             let database: Database = text.parse().expect(text);
             assert_eq!(database.config.get_ssl_mode(), expected, "{text}");
         }
+    }
+
+    /// Its kernel takes connections all the same.
+    #[tokio::test]
+    async fn a_server_that_hangs_is_not_waited_for() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("its address").port();
+        let address = format!("host=127.0.0.1 port={port} user=a connect_timeout=1");
+        let database: Database = address.parse().expect("an address");
+        let tried = tokio::time::timeout(Duration::from_secs(60), database.connect()).await;
+        let error = tried.expect("it gives up").err().expect("nobody answers");
+        assert!(
+            matches!(error, DatabaseError::Unreachable { .. }) && error.passes(),
+            "{error}"
+        );
     }
 
     #[test]

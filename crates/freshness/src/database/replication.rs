@@ -12,7 +12,7 @@
 
 use super::encrypt::Encrypted;
 use super::options::TlsMode;
-use super::{CONNECT_TIMEOUT, Database, DatabaseError};
+use super::{Database, DatabaseError};
 use pgwire_replication::{ReplicationClient, ReplicationConfig};
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
@@ -75,8 +75,11 @@ impl Database {
             })?;
         }
         let slot = config.slot.clone();
-        let stream = ReplicationClient::connect_gated(config).await;
-        stream.map_err(|error| self.replication_error(&slot, &error))
+        self.within(self.connect_timeout(), async {
+            let stream = ReplicationClient::connect_gated(config).await;
+            stream.map_err(|error| self.replication_error(&slot, &error))
+        })
+        .await
     }
 
     /// Where the server is dialled: an address, a name, or a folder.
@@ -91,8 +94,7 @@ impl Database {
             return Ok(None);
         }
         let encryption = self.encryption()?;
-        let patience = self.config.get_connect_timeout();
-        let patience = patience.copied().unwrap_or(CONNECT_TIMEOUT);
+        let patience = self.connect_timeout();
         let begin = async {
             let mut stream = TcpStream::connect((self.target(), self.port)).await?;
             stream.set_nodelay(true)?;

@@ -16,6 +16,10 @@ const BUFFER_EVENTS: usize = 1024;
 /// How often the database is told at most what may be forgotten.
 const STATUS_INTERVAL: Duration = Duration::from_millis(500);
 
+/// How long the database may take to answer before the stream begins. A new slot has
+/// no limit: it waits for the transactions that are open.
+const ANSWER_MAX: Duration = Duration::from_secs(30);
+
 /// A stream that has begun.
 pub(super) struct Session {
     pub(super) stream: ReplicationClient,
@@ -42,16 +46,21 @@ pub(super) async fn open(
 ) -> Result<Session, DatabaseError> {
     let database = &options.database;
     let looks = database.connect().await?;
-    setup::check(database, &looks, &options.publication, &options.map).await?;
+    let checked = setup::check(database, &looks, &options.publication, &options.map);
+    database.within(ANSWER_MAX, checked).await?;
     if former.is_none() {
-        setup::note_unmapped(database, &looks, &options.publication, &options.map).await?;
+        let noted = setup::note_unmapped(database, &looks, &options.publication, &options.map);
+        database.within(ANSWER_MAX, noted).await?;
     }
     let (slot, kept) = match &options.slot {
         Slot::Temporary => (temporary, false),
         Slot::Persistent(slot) => (slot.as_str(), true),
     };
     let state = match kept {
-        true => setup::slot_state(database, &looks, slot).await?,
+        true => {
+            let state = setup::slot_state(database, &looks, slot);
+            database.within(ANSWER_MAX, state).await?
+        }
         false => SlotState::Missing,
     };
     if state == SlotState::Lost {
@@ -64,7 +73,11 @@ pub(super) async fn open(
     // Within one history a stream goes on where the former one ended; the
     // slot may be earlier, as it only knows what the sink has taken.
     let resumed = former.map_or(0, |former| former.position);
-    let (mut stream, mut server) = gated(options, &looks, slot, found, resumed, taken).await?;
+    let gated_at = async |resumed, taken| {
+        let opened = gated(options, &looks, slot, found, resumed, taken);
+        database.within(ANSWER_MAX, opened).await
+    };
+    let (mut stream, mut server) = gated_at(resumed, taken).await?;
     if let Some(former) =
         former.filter(|former| former.history == server.history(branch.as_deref()))
         && server.end < former.position
@@ -83,7 +96,7 @@ pub(super) async fn open(
     if changed {
         // Positions of the former history mean nothing in this one.
         drop(stream);
-        (stream, server) = gated(options, &looks, slot, found, 0, 0).await?;
+        (stream, server) = gated_at(0, 0).await?;
     }
     let history = server.history(branch.as_deref());
     let position = match found {

@@ -30,7 +30,7 @@ struct Sample {
 impl Sampled for Sample {
     type Error = DatabaseError;
 
-    fn pick(&mut self, _: u64) -> Option<Bytes> {
+    async fn pick(&mut self, _: u64) -> Option<Bytes> {
         Some(Bytes::from_static(b"item/1"))
     }
 

@@ -118,7 +118,7 @@ async fn reading_ones_own_writes() {
         let update = format!("UPDATE item SET body = '{written}'");
         client.batch_execute(&update).await.expect("an update");
         let position = position_now(client).await.expect("a position");
-        let patience = Duration::from_secs(5);
+        let patience = Duration::from_secs(30);
         let read = cache.get_at_least(&key, position, patience, load).await;
         assert_eq!(*read.expect("a row"), written);
     }

@@ -450,9 +450,23 @@ impl<E: Executor> Keyspace for DeferredKeyspace<E> {
         let place = self.outcome(|| Operation::Set {
             key: key.to_vec(),
             item: OwnedNewItem::of(item),
+            needs_version: true,
         })?;
         match &self.current.entries[place] {
             Entry::Outcome(Outcome::Stored(stored)) => Ok(stored.clone()?),
+            _ => Err(out_of_step()),
+        }
+    }
+
+    fn put(&mut self, key: &[u8], item: &NewItem<'_>) -> Result<(), Halt> {
+        let place = self.outcome(|| Operation::Set {
+            key: key.to_vec(),
+            item: OwnedNewItem::of(item),
+            needs_version: false,
+        })?;
+        match &self.current.entries[place] {
+            Entry::Outcome(Outcome::Stored(stored)) => Ok(stored.clone().map(drop)?),
+            Entry::Outcome(Outcome::Committed) => Ok(()),
             _ => Err(out_of_step()),
         }
     }
@@ -464,13 +478,13 @@ impl<E: Executor> Keyspace for DeferredKeyspace<E> {
     fn set_many(
         &mut self,
         items: &[(&[u8], NewItem<'_>)],
-        each: &mut dyn FnMut(usize, Result<Version, Fault>),
+        each: &mut dyn FnMut(usize, Result<(), Fault>),
     ) -> Result<(), Pending> {
-        let mut set = |own: &mut Self, index: usize| {
+        let mut put = |own: &mut Self, index: usize| {
             let (key, item) = &items[index];
-            own.set(key, item)
+            own.put(key, item)
         };
-        self.several(items.len(), &mut set, each)
+        self.several(items.len(), &mut put, each)
     }
 
     fn update_many(

@@ -31,6 +31,8 @@ pub enum Operation {
         key: Vec<u8>,
         /// This one.
         item: OwnedNewItem,
+        /// Whether it has to end as [`Outcome::Stored`].
+        needs_version: bool,
     },
     /// Changes an item that is as expected, once: nobody tries again.
     Change {
@@ -68,7 +70,7 @@ impl Operation {
         match self {
             Operation::Get { key, .. } => key.len(),
             Operation::GetMany { keys, .. } => keys.iter().map(Vec::len).sum(),
-            Operation::Set { key, item } => key.len() + item.value.len(),
+            Operation::Set { key, item, .. } => key.len() + item.value.len(),
             Operation::Change { key, change, .. } => match change {
                 Change::Store(item) => key.len() + item.value.len(),
                 Change::Erase => key.len(),
@@ -108,6 +110,8 @@ pub enum Outcome {
     Items(Vec<Result<Option<OwnedItem>, Fault>>),
     /// Of [`Operation::Set`].
     Stored(Result<Version, Fault>),
+    /// Of [`Operation::Set`] that needs no version: acknowledged before it was executed.
+    Committed,
     /// Of [`Operation::Change`].
     Changed(Result<Changed, Fault>),
     /// Of [`Operation::Flush`] and [`Operation::SetMemoryLimit`].

@@ -53,6 +53,8 @@ pub(super) struct Storing<'a> {
     pub(super) compare: u64,
     /// CAS unique that the item gets.
     pub(super) unique: Option<u64>,
+    /// Whether the answer tells the CAS unique.
+    pub(super) tells_unique: bool,
     /// `Cas` stores over a newer item too, and marks it stale.
     pub(super) allow_stale: bool,
     /// Append and prepend create the item, with this expiry.
@@ -66,7 +68,7 @@ pub(super) struct Storing<'a> {
 pub(super) enum Outcome {
     /// Done.
     Stored {
-        /// The CAS unique that the item has now.
+        /// The CAS unique that the item has now, if the answer tells it.
         unique: u64,
         /// The length of the value that it has now.
         value_len: usize,
@@ -123,9 +125,16 @@ pub(super) fn store<K: Keyspace>(keyspace: &mut K, storing: &Storing<'_>) -> Res
     };
     let unique_of = |version| storing.unique.unwrap_or_else(|| cas_unique_of(version));
     if storing.mode == Mode::Set {
-        return match keyspace.set(storing.key, &new).ready()? {
-            Ok(version) => Ok(Outcome::Stored {
-                unique: unique_of(version),
+        let stored = match (storing.unique, storing.tells_unique) {
+            (None, true) => keyspace.set(storing.key, &new).map(cas_unique_of),
+            (unique, _) => {
+                let put = keyspace.put(storing.key, &new);
+                put.map(|()| unique.unwrap_or_default())
+            }
+        };
+        return match stored.ready()? {
+            Ok(unique) => Ok(Outcome::Stored {
+                unique,
                 value_len: new.value.len(),
             }),
             Err(fault) => {

@@ -68,35 +68,37 @@ fn store<K: Keyspace>(
     let start = call.reply.out.len();
     let reply = &mut call.reply;
     let stored = match (condition, expiry, answered) {
-        (Condition::Always, Expiry::At(expiry_ms), Answered::Ok | Answered::Number) => call
+        (Condition::Always, Expiry::At(expiry_ms), Answered::Ok | Answered::Number) => {
+            call.world.keyspace.put(key, &new(expiry_ms)).map(|()| true)
+        }
+        _ => call
             .world
             .keyspace
-            .set(key, &new(expiry_ms))
-            .map(Updated::Stored),
-        _ => call.world.keyspace.update(key, &mut |item, scratch| {
-            reply.out.truncate(start);
-            if answered == Answered::Old {
-                reply.value_or_null(item);
-            }
-            match (condition, item) {
-                (Condition::Absent, Some(_)) | (Condition::Present, None) => Decision::Keep,
-                _ => {
-                    scratch.extend_from_slice(value);
-                    let expiry_ms = match expiry {
-                        Expiry::At(expiry_ms) => expiry_ms,
-                        Expiry::Kept => item.map_or(0, |item| item.expiry_ms),
-                    };
-                    Decision::Store(NewItem {
-                        value: scratch,
-                        expiry_ms,
-                        ..NewItem::default()
-                    })
+            .update(key, &mut |item, scratch| {
+                reply.out.truncate(start);
+                if answered == Answered::Old {
+                    reply.value_or_null(item);
                 }
-            }
-        }),
+                match (condition, item) {
+                    (Condition::Absent, Some(_)) | (Condition::Present, None) => Decision::Keep,
+                    _ => {
+                        scratch.extend_from_slice(value);
+                        let expiry_ms = match expiry {
+                            Expiry::At(expiry_ms) => expiry_ms,
+                            Expiry::Kept => item.map_or(0, |item| item.expiry_ms),
+                        };
+                        Decision::Store(NewItem {
+                            value: scratch,
+                            expiry_ms,
+                            ..NewItem::default()
+                        })
+                    }
+                }
+            })
+            .map(|updated| matches!(updated, Updated::Stored(_))),
     };
     let was_stored = match stored.ready()? {
-        Ok(updated) => matches!(updated, Updated::Stored(_)),
+        Ok(was_stored) => was_stored,
         Err(fault) => {
             call.reply.out.truncate(start);
             call.fault(Command::Set, &fault);

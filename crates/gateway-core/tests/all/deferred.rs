@@ -90,9 +90,18 @@ impl Shuffler {
                 }
                 Outcome::Items(read)
             }
-            Operation::Set { key, item } => Outcome::Stored(
-                fault_of(&key).and_then(|()| done(self.memory(&key).set(&key, &item.item()))),
-            ),
+            Operation::Set {
+                key,
+                item,
+                needs_version,
+            } => {
+                let set = |own: &mut Self| done(own.memory(&key).set(&key, &item.item()));
+                let stored = fault_of(&key).and_then(|()| set(self));
+                match stored.is_ok() && !needs_version && self.random.below(2) == 0 {
+                    true => Outcome::Committed,
+                    false => Outcome::Stored(stored),
+                }
+            }
             Operation::Change {
                 key,
                 expected,
@@ -1112,4 +1121,90 @@ fn under_way_together<S: Session>(
     assert!(connection.turns < turns_max, "{name}: {}", connection.turns);
     assert_eq!(notes.done.len(), done, "{name}");
     connection.turns
+}
+
+/// Commits what it may, and notes what it may not.
+#[derive(Default)]
+struct Committing {
+    needs_version: Vec<bool>,
+}
+
+impl Executor for Committing {
+    fn try_get(
+        &mut self,
+        _key: &[u8],
+        _access: Access,
+        _with: &mut dyn FnMut(Option<&Item<'_>>),
+    ) -> Option<Result<(), Fault>> {
+        None
+    }
+
+    fn submit(&mut self, _: Ticket, operation: Operation) -> Option<Outcome> {
+        let Operation::Set { needs_version, .. } = operation else {
+            panic!("{operation:?}");
+        };
+        self.needs_version.push(needs_version);
+        Some(match needs_version {
+            true => Outcome::Stored(Ok(trefoil_layout::Version {
+                time_ns: 5,
+                origin: 6,
+            })),
+            false => Outcome::Committed,
+        })
+    }
+
+    fn poll(&mut self, _: &mut dyn FnMut(Ticket, Outcome)) {}
+
+    fn value_len_max(&self) -> usize {
+        1000
+    }
+}
+
+/// A SET whose answer tells no version may be acknowledged before it has one.
+#[test]
+fn a_version_is_needed_where_the_answer_tells_it() {
+    fn answered<S: Session>(session: S, input: &[u8]) -> (Vec<bool>, Vec<u8>) {
+        let mut keyspace = DeferredKeyspace::new(Committing::default(), Duration::from_secs(1), 1);
+        let mut connection = Connection::new(session, 1, input.to_vec());
+        connection.come = input.len();
+        connection.turn(&mut keyspace, &mut Notes::default(), 1 << 16, now(1));
+        let needs_version = keyspace.executor().needs_version.clone();
+        (needs_version, connection.output)
+    }
+    let text = |input: &str| {
+        let (needs_version, output) = answered(MemcacheSession::new(), input.as_bytes());
+        (needs_version, String::from_utf8(output).unwrap())
+    };
+    let is = |needs_version: bool, output: &str| (vec![needs_version], output.to_owned());
+    assert_eq!(text("set k 0 0 1\r\nv\r\n"), is(false, "STORED\r\n"));
+    assert_eq!(text("set k 0 0 1 noreply\r\nv\r\n"), is(false, ""));
+    assert_eq!(text("ms k 1\r\nv\r\n"), is(false, "HD\r\n"));
+    assert_eq!(text("ms k 1 s k\r\nv\r\n"), is(false, "HD s1 kk\r\n"));
+    // The client's own.
+    assert_eq!(text("ms k 1 E7 c\r\nv\r\n"), is(false, "HD c7\r\n"));
+    let (needs_version, output) = text("ms k 1 c\r\nv\r\n");
+    assert_eq!(needs_version, [true]);
+    assert!(
+        output.starts_with("HD c") && output != "HD c0\r\n",
+        "{output}"
+    );
+
+    let resp = |input: &str| {
+        let (needs_version, output) = answered(RespSession::new(), input.as_bytes());
+        (needs_version, String::from_utf8(output).unwrap())
+    };
+    assert_eq!(resp("SET k v\r\n"), is(false, "+OK\r\n"));
+    assert_eq!(resp("SETEX k 9 v\r\n"), is(false, "+OK\r\n"));
+    assert_eq!(resp("MSET k v\r\n"), is(false, "+OK\r\n"));
+
+    let binary = |opcode: u8| {
+        let mut frame = vec![0x80, opcode, 0, 1, 8, 0, 0, 0, 0, 0, 0, 10];
+        frame.resize(24 + 8, 0);
+        frame.extend_from_slice(b"kv");
+        answered(MemcacheSession::new(), &frame)
+    };
+    let (loud, quiet) = (binary(0x01), binary(0x11));
+    assert_eq!(loud.0, [true]);
+    assert_ne!(loud.1[16..24], [0; 8]);
+    assert_eq!(quiet, (vec![false], Vec::new()));
 }

@@ -14,7 +14,7 @@ mod local;
 mod patient;
 mod versions;
 
-pub use cell::{CellExecutor, CellKeyspace, CellOptions, cell_keyspace};
+pub use cell::{CellExecutor, CellKeyspace, CellOptions, CommitCounts, Committing, cell_keyspace};
 pub use gates::Gates;
 pub use local::LocalKeyspace;
 pub use patient::Patient;

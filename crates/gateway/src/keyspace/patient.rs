@@ -100,6 +100,10 @@ impl<K: Keyspace> Keyspace for Patient<K> {
         self.wait(|keyspace| keyspace.set(key, item))
     }
 
+    fn put(&mut self, key: &[u8], item: &NewItem<'_>) -> Result<(), Halt> {
+        self.wait(|keyspace| keyspace.put(key, item))
+    }
+
     fn update(&mut self, key: &[u8], decide: &mut Decide<'_>) -> Result<Updated, Halt> {
         self.wait(|keyspace| keyspace.update(key, decide))
     }
@@ -107,7 +111,7 @@ impl<K: Keyspace> Keyspace for Patient<K> {
     fn set_many(
         &mut self,
         items: &[(&[u8], NewItem<'_>)],
-        each: &mut dyn FnMut(usize, Result<Version, Fault>),
+        each: &mut dyn FnMut(usize, Result<(), Fault>),
     ) -> Result<(), Pending> {
         let _ = self.wait(|keyspace| Ok(keyspace.set_many(items, each)?));
         Ok(())

@@ -1,6 +1,7 @@
 //! The counters of one loop, and their sums.
 
 use super::histogram::{Durations, Histogram};
+use crate::keyspace::CommitCounts;
 use std::sync::atomic::{AtomicU64, Ordering};
 use trefoil_gateway_core::keyspace::Fault;
 use trefoil_gateway_core::world::{Command, Done, Ending};
@@ -162,6 +163,8 @@ macro_rules! plain_counters {
             pub(super) waited: Durations,
             pub(super) rounds: Durations,
             pub(super) round_ns_max: u64,
+            /// Counted elsewhere, and left whole, too.
+            pub(super) commits: CommitCounts,
             pub(super) faults: [u64; FAULTS.len()],
             $($(#[$doc])* pub(super) $name: u64,)*
         }

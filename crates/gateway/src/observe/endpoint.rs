@@ -7,7 +7,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Registry;
 use std::net::TcpListener;
 use std::sync::Arc;
-use trefoil_backend::{Reporter as _, encode_certificate};
+use trefoil_backend::{MetricSource as _, encode_certificate};
 use trefoil_endpoint::{Endpoint, EndpointError};
 use trefoil_tls::Tls;
 

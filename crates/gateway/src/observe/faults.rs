@@ -101,6 +101,11 @@ impl<K: Keyspace> Keyspace for Counted<K> {
         self.note(result)
     }
 
+    fn put(&mut self, key: &[u8], item: &NewItem<'_>) -> Result<(), Halt> {
+        let result = self.keyspace.put(key, item);
+        self.note(result)
+    }
+
     fn update(&mut self, key: &[u8], decide: &mut Decide<'_>) -> Result<Updated, Halt> {
         let result = self.keyspace.update(key, decide);
         self.note(result)
@@ -122,7 +127,7 @@ impl<K: Keyspace> Keyspace for Counted<K> {
     fn set_many(
         &mut self,
         items: &[(&[u8], NewItem<'_>)],
-        each: &mut dyn FnMut(usize, Result<Version, Fault>),
+        each: &mut dyn FnMut(usize, Result<(), Fault>),
     ) -> Result<(), Pending> {
         // It tells results once.
         let block = &self.block;

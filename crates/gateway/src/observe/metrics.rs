@@ -74,7 +74,7 @@ use Source::{Counter, Gauge, Histogram, Seconds};
 
 /// Every metric of a front door.
 #[rustfmt::skip]
-pub const METRICS: [MetricInfo; 14] = [
+pub const METRICS: [MetricInfo; 15] = [
     metric("trefoil_gateway_commands", "Commands on items", &["command", "ending"], Counter(|sums| {
         let pairs = COMMANDS.iter().flat_map(|command| ENDINGS.iter().map(move |ending| (command, ending)));
         pairs.map(|(c, e)| (vec![c.1, e.1], sums.of(c.0, e.0))).collect()
@@ -92,6 +92,9 @@ pub const METRICS: [MetricInfo; 14] = [
     metric("trefoil_gateway_faults", "Operations on the cell without a result", &["kind"], Counter(|sums| {
         FAULTS.iter().zip(&sums.faults).map(|(kind, count)| (vec![*kind], *count)).collect()
     })),
+    metric("trefoil_gateway_commits", "SETs that were to be acknowledged before they are executed (--commit acknowledged): those that were, and those that were executed instead", &["by"], Counter(|sums| by([
+        ("acknowledged", sums.commits.acknowledged), ("executed", sums.commits.executed),
+    ]))),
     metric("trefoil_gateway_bytes", "Bytes from and to clients", &["direction"], Counter(|sums| by([
         ("read", sums.bytes_read), ("written", sums.bytes_written),
     ]))),

@@ -6,13 +6,14 @@ use super::faults::Counted;
 use super::metrics;
 use super::observer::Counting;
 use super::slow::SlowLog;
+use crate::keyspace::Committing;
 use crate::server::{DoorAddress, Doors, GatewayOptions, Protocol};
 use prometheus_client::encoding::DescriptorEncoder;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
-use trefoil_backend::Reporter;
+use trefoil_backend::{MetricSource, Reporter};
 use trefoil_gateway_core::keyspace::Totals;
 use trefoil_gateway_core::world::{Ending, Settings};
 use trefoil_hot::{HotKey, HotKeys};
@@ -90,6 +91,8 @@ pub struct Observatory {
     pub(super) slow: SlowLog,
     pub(super) detail: Detail,
     loops: Vec<Loop>,
+    /// Counted by the keyspaces.
+    commits: OnceLock<Committing>,
     /// What memcached's statistics leave out since `stats reset`.
     before: Mutex<Before>,
 }
@@ -118,6 +121,7 @@ impl Observatory {
             slow: SlowLog::default(),
             detail: Detail::default(),
             loops: (0..loop_count).map(|_| Loop::default()).collect(),
+            commits: OnceLock::new(),
             before: Mutex::default(),
         })
     }
@@ -148,6 +152,11 @@ impl Observatory {
         Counted::new(keyspace, Arc::clone(&self.loops[index].block))
     }
 
+    /// Tells what those keyspaces count that were made with it, from now on. One is told of.
+    pub fn tell_commits(&self, of: &Committing) {
+        let _ = self.commits.set(of.clone());
+    }
+
     /// Seconds since the start, for sketches.
     pub(super) fn now_s(&self) -> f64 {
         self.started.elapsed().as_secs_f64()
@@ -157,6 +166,11 @@ impl Observatory {
     pub(super) fn sums(&self) -> Sums {
         let mut sums = Sums::default();
         self.loops.iter().for_each(|l| l.block.add_to(&mut sums));
+        sums.commits = self
+            .commits
+            .get()
+            .map(Committing::counts)
+            .unwrap_or_default();
         sums
     }
 
@@ -209,11 +223,13 @@ impl Observatory {
     }
 }
 
-impl Reporter for Observatory {
+impl MetricSource for Observatory {
     fn encode(&self, cell: &str, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         metrics::encode(&self.sums(), &self.settings(), cell, encoder)
     }
+}
 
+impl Reporter for Observatory {
     fn statistics(&self) -> v1::GatewayStats {
         let sums = self.sums();
         let commands = COMMANDS

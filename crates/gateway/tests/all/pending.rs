@@ -27,7 +27,7 @@ fn gateway(cell: &Cell, deadline: Duration) -> Gateway {
     Gateway::start_with(
         options,
         doors,
-        |_| cell_keyspace(cell.clone(), cell_options),
+        |_| cell_keyspace(cell.clone(), cell_options.clone()),
         |_| support::Nobody,
         |_, _| MemcacheSession::new(),
     )

@@ -52,7 +52,7 @@ fn key_of(operation: &Operation) -> &[u8] {
 impl Gated {
     fn execute(&mut self, operation: Operation) -> Outcome {
         match operation {
-            Operation::Set { key, item } => {
+            Operation::Set { key, item, .. } => {
                 Outcome::Stored(self.memory.set(&key, &item.item()).ready().unwrap())
             }
             Operation::Change { key, change, .. } => match change {

@@ -266,7 +266,7 @@ fn two_protocols_have_two_doors() {
 fn wait_until(mut condition: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !condition() {
-        assert!(begin.elapsed() < Duration::from_secs(10), "it never is");
+        assert!(begin.elapsed() < Duration::from_secs(60), "it never is");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -308,7 +308,7 @@ fn a_loop_that_dies_sounds_the_alarm() {
     assert_eq!(client.line(), "", "its loop is gone");
     let begin = Instant::now();
     while reasons.lock().unwrap().is_empty() {
-        assert!(begin.elapsed() < Duration::from_secs(10));
+        assert!(begin.elapsed() < Duration::from_secs(60));
         std::thread::sleep(Duration::from_millis(1));
     }
     assert!(reasons.lock().unwrap()[0].contains("panicked"));

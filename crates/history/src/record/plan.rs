@@ -28,8 +28,8 @@ pub enum CarrierKind {
     Rpc,
     /// memcached's protocol through a gateway.
     Gateway,
-    /// One-sided reads; SETs and ERASEs are acknowledged before they are executed. At R=1,
-    /// where it is asked for.
+    /// One-sided reads; SETs and ERASEs are acknowledged before they are executed, where it is
+    /// asked for. Then those of gateways are, too.
     Queue,
 }
 

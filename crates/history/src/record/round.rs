@@ -483,9 +483,15 @@ impl<'a> Round<'a> {
 
     fn start_gateway(&mut self, release: Release) -> Result<(), RecordError> {
         let (program, address) = (self.programs.of(release), &self.server.address);
+        // A gateway of the other release may not know the option.
+        let commits = self.plan.carriers.contains(&CarrierKind::Queue);
+        let options: &[&str] = match commits && self.programs.previous.is_none() {
+            true => &["--commit", "acknowledged"],
+            false => &[],
+        };
         let door = match &self.network {
-            Some(_) => Door::start_at(program, address, Network::HOST)?,
-            None => Door::start(program, address, None)?,
+            Some(_) => Door::start_at(program, address, Network::HOST, options)?,
+            None => Door::start_also(program, address, options)?,
         };
         let address = door
             .memcached

@@ -1397,7 +1397,6 @@ fn a_key_that_comes_back_is_sent_on_first() {
 /// These rules are broken here rather than in the simulator, which meets their cases
 /// once in 50,000 seeds at most: they take several owners, reads or refusals within the
 /// time in which a single message is under way.
-#[cfg(feature = "mutants")]
 #[test]
 fn rules_that_are_rarely_needed_are_needed() {
     use trefoil_linklet_core::mutants::{self, Mutant};

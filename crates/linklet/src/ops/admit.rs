@@ -233,20 +233,24 @@ impl<V: Send + Sync + 'static> Linklet<V> {
 /// Waiting for the protocol, within the caller's patience.
 pub(crate) struct Wait {
     patience: Duration,
-    deadline: Instant,
+    /// `None` if that is beyond the clock.
+    deadline: Option<Instant>,
 }
 
 impl Wait {
     pub(crate) fn new(patience: Duration) -> Self {
         Wait {
             patience,
-            deadline: Instant::now() + patience,
+            deadline: Instant::now().checked_add(patience),
         }
     }
 
     /// Waits for something; `None` if it did not come in time.
     pub(crate) async fn within<F: Future>(&self, future: F) -> Option<F::Output> {
-        timeout_at(self.deadline, future).await.ok()
+        match self.deadline {
+            Some(deadline) => timeout_at(deadline, future).await.ok(),
+            None => Some(future.await),
+        }
     }
 
     /// Waits until it is worth another attempt. If the membership ends
@@ -256,13 +260,19 @@ impl Wait {
         pause: Pause<'_, V>,
     ) -> Result<(), Error> {
         match pause {
-            Pause::Woken(mut woken) => match timeout_at(self.deadline, &mut woken.woken).await {
-                Ok(_) => Ok(()),
-                Err(_) => Err(Error::Moving {
+            Pause::Woken(mut woken) => match self.within(&mut woken.woken).await {
+                Some(_) => Ok(()),
+                None => Err(Error::Moving {
                     waited: self.patience,
                 }),
             },
-            Pause::Again(error) if Instant::now() + LEARN_EVERY >= self.deadline => Err(error),
+            Pause::Again(error)
+                if self
+                    .deadline
+                    .is_some_and(|deadline| Instant::now() + LEARN_EVERY >= deadline) =>
+            {
+                Err(error)
+            }
             Pause::Again(_) => {
                 tokio::time::sleep(LEARN_EVERY).await;
                 Ok(())
@@ -309,5 +319,18 @@ impl<V: Send + Sync + 'static> Drop for Woken<'_, V> {
         if let Some(life) = self.inner.life().as_mut() {
             life.forget_request(self.ticket);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn patience_beyond_the_clock_is_patience_for_ever() {
+        let wait = Wait::new(Duration::MAX);
+        assert_eq!(wait.within(async { 7 }).await, Some(7));
+        let none = Wait::new(Duration::ZERO);
+        assert_eq!(none.within(std::future::pending::<u8>()).await, None);
     }
 }

@@ -168,9 +168,10 @@ impl<V: Send + Sync + 'static> Linklet<V> {
             return Err(Error::NoLoader);
         };
         Counters::one(&counters.misses);
+        let deadline = Deadline::after(inner.load_within);
         loop {
             match inner.store.flights.join(key) {
-                Turn::Follow(done) => match outcome(done).await {
+                Turn::Follow(done) => match deadline.bound(outcome(done)).await? {
                     // It may have been read before the caller's change.
                     Some(Ok(found))
                         if !contains(found.as_ref(), inner.store.fresh.wanted(place)) => {}
@@ -207,19 +208,22 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         }
         let mut reached = store.fresh.watch();
         let mut last = None;
+        // For all attempts together: others wait for what this comes to.
+        let deadline = Deadline::after(self.inner().load_within);
         for _ in 0..ATTEMPTS_MAX {
             reached.mark_unchanged();
             let (mut token, wanted) = store.fresh.token(place);
             Counters::one(&store.counters.loads);
             let began = Instant::now();
             let span = tracing::debug_span!("linklet.load", corpus = self.corpus(), point = %self.point(key));
-            let loaded = loader.load(key.to_vec()).instrument(span).await;
+            let load = loader.load(key.to_vec()).instrument(span);
+            let loaded = deadline.bound(load).await;
             Counters::time(&store.counters.load_us, began);
-            let loaded = match loaded {
+            let loaded = match loaded.and_then(|loaded| loaded.map_err(Error::Load)) {
                 Ok(loaded) => loaded,
                 Err(error) => {
                     Counters::one(&store.counters.load_failures);
-                    return (Err(Error::Load(error)), true);
+                    return (Err(error), true);
                 }
             };
             if let Some(place) = loaded.as_ref().and_then(|loaded| loaded.place.as_ref()) {
@@ -311,6 +315,28 @@ impl<V: Send + Sync + 'static> Linklet<V> {
             )
             .await?;
         Ok(kept)
+    }
+}
+
+/// When a load, or a wait for somebody else's, is given up.
+struct Deadline {
+    limit: Duration,
+    at: Option<tokio::time::Instant>,
+}
+
+impl Deadline {
+    fn after(limit: Duration) -> Self {
+        // A time that is too long for the clock never ends.
+        let at = tokio::time::Instant::now().checked_add(limit);
+        Deadline { limit, at }
+    }
+
+    async fn bound<T>(&self, wait: impl Future<Output = T>) -> Result<T, Error> {
+        let Some(at) = self.at else {
+            return Ok(wait.await);
+        };
+        let over = |_| Error::LoadOverran { limit: self.limit };
+        tokio::time::timeout_at(at, wait).await.map_err(over)
     }
 }
 

@@ -12,7 +12,7 @@ use crate::linklet::Linklet;
 use crate::marshal::unmarshal;
 use crate::stats::Counters;
 use crate::store::Store;
-use crate::table::Visit;
+use crate::table::{Entry, Visit};
 use bytes::Bytes;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -26,12 +26,23 @@ use trefoil_sharder::{KeyPoint, Slice};
 /// Makes a value of a key and the bytes that a refresh brings.
 type ReadOf<V> = dyn Fn(&[u8], &[u8]) -> Option<V> + Send;
 
+/// Whether a value that is kept contains a change, by what its refresh brings.
+type Contains<V> = dyn Fn(&V, &[u8]) -> bool + Send;
+
+/// What refreshes bring.
+enum Brings<V> {
+    /// A value.
+    Value(Box<ReadOf<V>>),
+    /// What tells whether a value is older.
+    Mark(Box<Contains<V>>),
+}
+
 /// Keeps a linklet fresh: to be given to whatever tells of the database's
 /// changes, `trefoil_freshness::Subscription::start` for example. Made by
 /// [`Linklet::sink`].
 pub struct LinkletSink<V> {
     store: Arc<Store<V>>,
-    read: Box<ReadOf<V>>,
+    brings: Brings<V>,
 }
 
 impl<V> std::fmt::Debug for LinkletSink<V> {
@@ -55,9 +66,47 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         &self,
         read: impl Fn(&[u8], &[u8]) -> Option<V> + Send + 'static,
     ) -> LinkletSink<V> {
+        self.sink_of(Brings::Value(Box::new(read)))
+    }
+
+    /// The same, where refreshes bring no value but what tells how new the row is:
+    /// a version that every change of it raises, for example. What is kept stays if
+    /// `contains` says that it has the change, and is dropped otherwise. So changes
+    /// that this server has made itself, first in the database and then here, cost
+    /// no load when they come back.
+    ///
+    /// `contains` runs under the lock of a part of the table: keep it short. If it
+    /// panics the key is dropped; so is a value that is on disk
+    /// ([`Builder::spill`](crate::Builder::spill)).
+    ///
+    /// ```
+    /// # use trefoil_linklet::Linklet;
+    /// # use trefoil_linklet::freshness::event::Sink;
+    /// struct Cart {
+    ///     version: u64,
+    /// }
+    /// # fn example(carts: &Linklet<Cart>) -> impl Sink {
+    /// // trefoil relay … --map cart={id} --refresh cart=version
+    /// fn version_of(columns: &[u8]) -> Option<u64> {
+    ///     let columns = trefoil_freshness::read_columns(columns).ok()?;
+    ///     str::from_utf8(columns.first().copied()??).ok()?.parse().ok()
+    /// }
+    /// carts.sink_comparing(|cart, columns| {
+    ///     version_of(columns).is_some_and(|version| cart.version >= version)
+    /// })
+    /// # }
+    /// ```
+    pub fn sink_comparing(
+        &self,
+        contains: impl Fn(&V, &[u8]) -> bool + Send + 'static,
+    ) -> LinkletSink<V> {
+        self.sink_of(Brings::Mark(Box::new(contains)))
+    }
+
+    fn sink_of(&self, brings: Brings<V>) -> LinkletSink<V> {
         LinkletSink {
             store: Arc::clone(&self.inner().store),
-            read: Box::new(read),
+            brings,
         }
     }
 
@@ -136,14 +185,31 @@ impl<V: Send + Sync + 'static> LinkletSink<V> {
     /// What a refresh brings. If making a value of it panics there is none: one
     /// row that cannot be read is not to end the stream of all.
     fn read(&self, key: &[u8], bytes: &[u8]) -> Option<V> {
-        let read = catch_unwind(AssertUnwindSafe(|| (self.read)(key, bytes)));
-        read.unwrap_or_else(|_| {
-            if let Some(count) = self.store.unreadable.tell(Instant::now()) {
-                let key = String::from_utf8_lossy(key);
-                tracing::error!(%key, count, "making a value of a refresh panicked: its key is dropped");
-            }
-            None
-        })
+        let Brings::Value(read) = &self.brings else {
+            return None;
+        };
+        self.tried(key, || read(key, bytes)).flatten()
+    }
+
+    /// Whether what is kept has a change. If nobody can tell it has not.
+    fn contains(&self, entry: &Entry<V>, bytes: &[u8]) -> bool {
+        let (Brings::Mark(contains), Some(value)) = (&self.brings, entry.value.here()) else {
+            return false;
+        };
+        let contains = self.tried(&entry.key, || contains(value, bytes));
+        contains.unwrap_or(false)
+    }
+
+    /// What the application makes of a refresh; none if it panics.
+    fn tried<R>(&self, key: &[u8], make: impl FnOnce() -> R) -> Option<R> {
+        let made = catch_unwind(AssertUnwindSafe(make));
+        if made.is_err()
+            && let Some(count) = self.store.unreadable.tell(Instant::now())
+        {
+            let key = String::from_utf8_lossy(key);
+            tracing::error!(%key, count, "reading a refresh panicked: its key is dropped");
+        }
+        made.ok()
     }
 
     /// Drops the value of a key, or hides it where that is not this server's to
@@ -250,14 +316,28 @@ impl<V: Send + Sync + 'static> Sink for LinkletSink<V> {
         }
     }
 
-    fn refresh(&mut self, key: &Bytes, value: &Bytes, position: u64) {
+    fn refresh(&mut self, key: &Bytes, bytes: &Bytes, position: u64) {
         let store = &self.store;
         let at = store.key(key);
-        let value = self.read(key, value).map(Arc::new);
+        let value = self.read(key, bytes).map(Arc::new);
         // Made before the visit, so that it fits when it comes in.
         let weight = value.as_ref().map(|value| store.weight(key, value));
         let room = weight.and_then(|weight| store.reserve(at, weight).ok());
         let mut visit = store.table.visit(at);
+        let status = visit.status();
+        if let Some(entry) = visit.peek()
+            && !entry.stale
+            && self.contains(entry, bytes)
+        {
+            entry.stamp = store.fresh.contained(at.hash, position, entry.stamp);
+            drop(visit);
+            let is_own = matches!(status, Status::Owned { .. });
+            if is_own && store.replication == Replication::Eventual {
+                // Copies that are on their way are older by their stamps.
+                store.leave(|errands| errands.touched.push((at.point(), key.clone())));
+            }
+            return;
+        }
         let there = visit.peek().map(|entry| (entry.stamp, entry.stale));
         let kept = there.filter(|&(_, stale)| !stale).map(|(stamp, _)| stamp);
         let verdict = store.fresh.refresh(at.hash, position, kept);

@@ -14,4 +14,5 @@ mod security;
 mod spans;
 mod spill;
 mod stale_max;
+mod strangers;
 mod strong;

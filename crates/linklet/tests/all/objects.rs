@@ -127,6 +127,47 @@ async fn concurrent_misses_load_once() {
     linklet.commit(held).await.unwrap();
 }
 
+/// Who loads, who waits for it, and who comes later.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_loader_that_hangs_holds_nobody_for_ever() {
+    let loads = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&loads);
+    let load = move |_: Vec<u8>| {
+        let n = counted.fetch_add(1, Ordering::Relaxed);
+        async move {
+            if n == 0 {
+                std::future::pending::<()>().await;
+            }
+            Ok(Some(Loaded::from(format!("load {n}"))))
+        }
+    };
+    let limit = Duration::from_millis(500);
+    let builder = Linklet::builder(CORPUS, PlainMarshal).load_within(limit);
+    let linklet = start(builder.loader(load)).await;
+    let asking: Vec<_> = (0..20)
+        .map(|_| {
+            let linklet = linklet.clone();
+            tokio::spawn(async move { linklet.read_or_load(b"k", String::clone).await })
+        })
+        .collect();
+    let mut refused = 0;
+    for asked in asking {
+        let answer = tokio::time::timeout(Duration::from_secs(60), asked).await;
+        match answer.expect("nobody is held").unwrap() {
+            Err(Error::LoadOverran { limit: told }) => {
+                assert_eq!(told, limit);
+                refused += 1;
+            }
+            // It came when the first load was over.
+            answer => assert_eq!(answer.unwrap().as_deref(), Some("load 1")),
+        }
+    }
+    assert!(refused > 0);
+    let later = linklet.read_or_load(b"k", String::clone).await.unwrap();
+    assert_eq!(later.as_deref(), Some("load 1"));
+    assert_eq!(linklet.stats().load_failures, 1);
+}
+
 /// A load that was begun before an invalidation is not stored, whichever comes
 /// first; afterwards everybody sees what came later.
 #[tokio::test(flavor = "multi_thread")]
@@ -234,12 +275,17 @@ fn begin(sink: &mut impl Sink, history: &str, position: u64) {
 
 /// A linklet whose loads read this.
 async fn of(database: &Arc<AtomicU64>) -> Linklet<String> {
+    counting(database, Replication::None).await
+}
+
+async fn counting(database: &Arc<AtomicU64>, replication: Replication) -> Linklet<String> {
     let rows = Arc::clone(database);
     let load = move |_: Vec<u8>| {
         let read = rows.load(Ordering::SeqCst);
         async move { Ok::<_, LoaderError>(Some(Loaded::from(read.to_string()))) }
     };
-    start(Linklet::builder(CORPUS, PlainMarshal).loader(load)).await
+    let builder = Linklet::builder(CORPUS, PlainMarshal).replication(replication);
+    start(builder.loader(load)).await
 }
 
 /// A commit is in the log, and can be told, before others see it: a load that
@@ -585,4 +631,48 @@ async fn a_refresh_that_panics_drops_its_key_alone() {
     assert_eq!(there(b"l").await.as_deref(), Some("2"));
     sink.invalidate(&Bytes::from_static(b"l"), 30);
     assert_eq!(there(b"l").await, None);
+}
+
+/// A server hears of its own changes, too: what it has already costs no load. What
+/// others have changed does, and a load that was begun before either is refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_that_is_here_already_costs_no_load() {
+    for replication in [Replication::None, Replication::Eventual] {
+        let database = Arc::new(AtomicU64::new(1));
+        let linklet = counting(&database, replication).await;
+        let number = |text: &[u8]| str::from_utf8(text).unwrap().parse::<u64>().unwrap();
+        let mut sink =
+            linklet.sink_comparing(move |value, told| number(value.as_bytes()) >= number(told));
+        let told = |number: u64| Bytes::from(number.to_string());
+        begin(&mut sink, "a/1", 10);
+        let mut held = linklet.get_or_load(b"k").await.unwrap().expect("a row");
+        database.store(2, Ordering::SeqCst);
+        held.replace("2".to_owned());
+        linklet.commit(held).await.unwrap();
+        sink.refresh(&K, &told(2), 20);
+        let there = async || linklet.read(b"k", String::clone).await.unwrap();
+        assert_eq!(there().await.as_deref(), Some("2"));
+        assert_eq!(linklet.get(b"k").await.unwrap().unwrap().position(), 20);
+        // An older one of these comes late: what is there is not put back.
+        sink.refresh(&K, &told(1), 15);
+        progress(&mut sink, 20);
+        assert_eq!(there().await.as_deref(), Some("2"));
+        assert_eq!(linklet.stats().loads, 1, "{replication:?}");
+
+        // Somebody else's.
+        database.store(3, Ordering::SeqCst);
+        sink.refresh(&K, &told(3), 30);
+        assert_eq!(there().await, None);
+        progress(&mut sink, 30);
+        let loaded = linklet.read_or_load(b"k", String::clone).await.unwrap();
+        assert_eq!(loaded.as_deref(), Some("3"));
+        assert_eq!(linklet.stats().loads, 2);
+        // Deleted; and a mark that nobody can read.
+        sink.invalidate(&K, 40);
+        assert_eq!(there().await, None);
+        progress(&mut sink, 40);
+        linklet.read_or_load(b"k", String::clone).await.unwrap();
+        sink.refresh(&K, &Bytes::from_static(b"?"), 50);
+        assert_eq!(there().await, None);
+    }
 }

@@ -85,11 +85,11 @@ fn put(path: &Path, text: &str) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
 }
 
-fn any() -> SocketAddr {
+pub(crate) fn any() -> SocketAddr {
     "127.0.0.1:0".parse().unwrap()
 }
 
-async fn assigner(security: Security) -> (AssignerServer, String) {
+pub(crate) async fn assigner(security: Security) -> (AssignerServer, String) {
     log();
     let options = NodeOptions {
         lease: SECOND,
@@ -104,18 +104,23 @@ async fn assigner(security: Security) -> (AssignerServer, String) {
     (server, address)
 }
 
-async fn linklet(assigner: &str, security: Security) -> Result<Linklet<String>, StartError> {
+pub(crate) async fn linklet(
+    assigner: &str,
+    security: Security,
+) -> Result<Linklet<String>, StartError> {
     let builder = Linklet::builder(CORPUS, PlainMarshal).security(security);
     builder.listen(assigner, any()).await
 }
 
 /// Whether somebody who shows this may become a server; why not.
-async fn joins(assigner: &str, security: Security) -> Result<Session, CoordinationError> {
+pub(crate) async fn joins(
+    assigner: &str,
+    security: Security,
+) -> Result<Session, CoordinationError> {
     let info = ServerInfo::new("127.0.0.1:9", Capacity { cpu: 1.0, bytes: 1 });
     let options = JoinOptions {
         timeout: SECOND,
         security,
-        ..JoinOptions::default()
     };
     Session::join_with(assigner, CORPUS, info, options).await
 }
@@ -242,7 +247,12 @@ fn parcel(from: u64, to: u64, frames: Vec<Vec<u8>>) -> Parcel {
 }
 
 /// Sends a frame to a linklet as another server would.
-async fn send(address: &str, from: u64, to: u64, security: &Security) -> Result<(), Status> {
+pub(crate) async fn send(
+    address: &str,
+    from: u64,
+    to: u64,
+    security: &Security,
+) -> Result<(), Status> {
     let parcel = parcel(from, to, vec![b"no frame".to_vec()]);
     deliver(address, security, tokio_stream::iter([parcel])).await
 }
@@ -269,7 +279,7 @@ async fn deliver(
 }
 
 /// The linklet's id, and where it listens to other servers.
-async fn peer_of(linklet: &Linklet<String>) -> (u64, String) {
+pub(crate) async fn peer_of(linklet: &Linklet<String>) -> (u64, String) {
     let id = linklet.server_id().unwrap();
     let mut view = linklet.view().unwrap();
     let view = view.wait_for(|view| view.servers.contains_key(&id)).await;
@@ -565,4 +575,45 @@ async fn off_the_host_nothing_is_plain_unless_it_was_said() {
         AssignerServer::start("0.0.0.0:0".parse().unwrap(), &StoreAddress::Memory, options);
     let error = listened.await.unwrap_err().to_string();
     assert!(error.contains("in the clear"), "{error}");
+}
+
+/// The word for the assigner's link is none for the links to the other servers.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_assigner_is_spoken_to_with_is_not_for_other_servers() {
+    for (own, is_dialled) in [(Security::Plaintext, true), (Security::Loopback, false)] {
+        let (_assigner, address) = assigner(Security::Plaintext).await;
+        let port = tokio::net::TcpListener::bind(any()).await.unwrap();
+        // It is reached there, and is no loopback address.
+        let elsewhere = format!("0.0.0.0:{}", port.local_addr().unwrap().port());
+        let info = ServerInfo::new(elsewhere, Capacity { cpu: 1.0, bytes: 1 });
+        let options = JoinOptions {
+            security: Security::Plaintext,
+            ..JoinOptions::default()
+        };
+        let other = Session::join_with(&address, CORPUS, info, options).await;
+        let _other = other.unwrap();
+        let linklet = Linklet::builder(CORPUS, PlainMarshal)
+            .replication(trefoil_linklet::Replication::Eventual)
+            .security(own)
+            .assigner_security(Security::Plaintext)
+            .listen(address, any());
+        let linklet: Linklet<String> = linklet.await.unwrap();
+        let mut view = linklet.view().unwrap();
+        view.wait_for(|view| view.servers.len() == 2 && view.is_assigned())
+            .await
+            .unwrap();
+        let writes = async {
+            for key in 0..u64::MAX {
+                let key = key.to_be_bytes();
+                let _ = linklet.insert(&key, "value".to_owned()).await;
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let dialled = tokio::select! {
+            _ = port.accept() => true,
+            () = writes => false,
+            () = tokio::time::sleep(2 * SECOND) => false,
+        };
+        assert_eq!(dialled, is_dialled);
+    }
 }

@@ -16,7 +16,7 @@ use trefoil_sharder::{AssignmentVersion, BalanceConfig, KeyPoint, Slice};
 
 pub(crate) const CORPUS: &str = "numbers";
 /// Longer than a process takes to begin, or to stop, that does at all.
-const START_PATIENCE: Duration = Duration::from_secs(20);
+const START_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Ports by server id, as the processes say them; their other lines.
 #[derive(Debug, Default)]
@@ -301,7 +301,7 @@ impl Caller {
     /// Until it is known what came of it, or for 15 s: for requests that may be
     /// carried out twice.
     pub(crate) async fn until_answered(&mut self, key: &str, command: &str) -> Answer {
-        let deadline = Instant::now() + Duration::from_secs(15);
+        let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             match self.once(key, command).await {
                 answer @ (Answer::Value(_) | Answer::Absent | Answer::Done) => return answer,

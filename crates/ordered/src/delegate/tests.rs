@@ -8,7 +8,7 @@ use crate::words::Mapped;
 use trefoil_layout::words::{Words, WordsMut};
 use trefoil_region::Mapping;
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Answers with the number of requests so far.
 #[derive(Default)]

@@ -12,7 +12,7 @@ use trefoil_layout::Version;
 use trefoil_layout::data::DataEntry;
 use trefoil_layout::op::{Action, Mutation, Outcome};
 use trefoil_ordered::lane::{self, Terms};
-use trefoil_ordered::marks::{self, Clearer, Marker, Past};
+use trefoil_ordered::marks::{self, Clearer, Directory, Marker, Past};
 use trefoil_ordered::merge::{Merge, PATIENCE_NS, Step};
 use trefoil_ordered::producer::{Producer, Refused, Written};
 use trefoil_ordered::{Answer, Request, Service, order};
@@ -447,11 +447,13 @@ impl World {
                 lane::initialise(&lane, terms(client_id));
                 lane
             };
+            let mut directory = Directory::new(marks.clone());
             let mut clearers = Vec::new();
             let mut committers = Vec::new();
             for client_id in 1..=COMMITTERS {
-                let (lane, place) = (lane(client_id), client_id as usize - 1);
-                clearers.push(Clearer::new(marks.clone(), place));
+                let clearer = directory.take().expect("a place");
+                let (lane, place) = (lane(client_id), clearer.place());
+                clearers.push(clearer);
                 merge.admit(lane.with(between()), terms(client_id));
                 committers.push(RefCell::new(Committer {
                     producer: Producer::new(lane.with(between()), terms(client_id)),

@@ -241,12 +241,14 @@ fn a_server_that_is_gone_acknowledges_nothing() {
     assert!(!queue.is_committed(first), "publication is not persistence");
     worker.run_once(&mut lists).expect("a disk");
     queue.committed(first, PATIENCE).expect("acknowledged");
+    let gone = queue.submit(&request(1, 1), true).expect("room");
     drop(worker);
-    let gone = queue.submit(&request(1, 1), true).expect("memory is there");
     assert_eq!(
         queue.committed(gone, Duration::from_secs(5)),
         Err(NoAnswer::ServerGone)
     );
+    let late = queue.submit(&request(1, 2), true);
+    assert_eq!(late, Err(Refused::Closed));
     let mut lists = Lists::load(folder.path()).expect("a state");
     let again = open(folder.path(), &mut lists).expect("a journal");
     assert_eq!(lists.of[&1], (1, vec![0]), "what was acknowledged");

@@ -7,6 +7,7 @@ mod delegates;
 mod durable;
 mod failing;
 mod forged;
+mod held_up;
 mod marks;
 mod mutants;
 mod promise;

@@ -7,8 +7,9 @@ use crate::sim::seeds;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::rc::{Rc, Weak};
+use trefoil_layout::words::WordsMut;
 use trefoil_ordered::lane::{self, Terms};
-use trefoil_ordered::marks::{self, Clearer, Marker, PLACES, Past};
+use trefoil_ordered::marks::{self, Clearer, Directory, Marker, PLACES, Past};
 use trefoil_ordered::merge::{LaneId, Merge, PATIENCE_NS, Step};
 use trefoil_ordered::mutants::{self, Mutant};
 use trefoil_ordered::producer::{Producer, Refused, Written};
@@ -57,6 +58,7 @@ struct Client {
 
 struct Server {
     merge: Merge<Memory>,
+    directory: Directory<Memory>,
     /// By the client's number.
     clearers: BTreeMap<u64, Admitted>,
     admissions: u64,
@@ -64,7 +66,6 @@ struct Server {
 
 struct Admitted {
     lane: LaneId,
-    place: usize,
     clearer: Clearer<Memory>,
     /// It takes nothing more.
     is_gone: bool,
@@ -136,10 +137,10 @@ impl World {
         let Ok(mut server) = self.server.try_borrow_mut() else {
             return;
         };
+        release(&mut server);
         let Server {
             merge, clearers, ..
         } = &mut *server;
-        release(merge, clearers);
         let mut service = Execution {
             world: self,
             clearers,
@@ -292,7 +293,7 @@ impl World {
             merge.close(admitted.lane);
             admitted.is_gone = true;
         }
-        release(merge, clearers);
+        release(&mut server);
     }
 
     /// Another client: in the directory before it has its lane.
@@ -300,10 +301,10 @@ impl World {
         let Ok(mut server) = self.server.try_borrow_mut() else {
             return;
         };
-        let is_taken = |place: &usize| server.clearers.values().any(|of| of.place == *place);
-        let Some(place) = (0..PLACES).find(|place| !is_taken(place)) else {
+        let Some(clearer) = server.directory.take() else {
             return;
         };
+        let place = clearer.place();
         server.admissions += 1;
         let id = server.admissions;
         let terms = Terms {
@@ -314,10 +315,8 @@ impl World {
         let between = || self.between();
         let lane = Memory::new(terms.object_len());
         lane::initialise(&lane, terms);
-        let clearer = Clearer::new(self.marks.clone(), place);
         let admitted = Admitted {
             lane: server.merge.admit(lane.with(between()), terms),
-            place,
             clearer,
             is_gone: false,
         };
@@ -339,7 +338,13 @@ impl World {
 }
 
 /// Places whose clients are gone, and have left nothing, are free.
-fn release(merge: &mut Merge<Memory>, clearers: &mut BTreeMap<u64, Admitted>) {
+fn release(server: &mut Server) {
+    let Server {
+        merge,
+        directory,
+        clearers,
+        ..
+    } = server;
     let is_early = mutants::is_on(Mutant::ReleasedEarly);
     let is_over = |of: &Admitted| of.is_gone && (is_early || merge.is_drained(of.lane));
     let over: Vec<u64> = clearers
@@ -349,13 +354,25 @@ fn release(merge: &mut Merge<Memory>, clearers: &mut BTreeMap<u64, Admitted>) {
         .collect();
     for id in over {
         if let Some(of) = clearers.remove(&id) {
-            of.clearer.release();
+            directory.release(of.clearer);
             // The early one leaves the lane to be executed.
             if !is_early {
                 merge.remove(of.lane);
             }
         }
     }
+}
+
+/// Others have a turn amid what the server does to whole rows.
+fn now_and_then(world: &Weak<World>) -> Rc<dyn Fn()> {
+    let world = world.clone();
+    Rc::new(move || {
+        if let Some(world) = world.upgrade()
+            && world.dice.once_in(64)
+        {
+            world.tick();
+        }
+    })
 }
 
 /// One run: reads past the queue, reads that had to go through it, skips.
@@ -374,6 +391,7 @@ fn run(seed: u64) -> ([u64; 3], Option<(Property, String)>) {
         clients: RefCell::default(),
         server: RefCell::new(Server {
             merge: Merge::new(PATIENCE_NS),
+            directory: Directory::new(marks.with(now_and_then(own))),
             clearers: BTreeMap::new(),
             admissions: 0,
         }),
@@ -480,6 +498,43 @@ fn rule_3_marks_before_the_state() {
 #[test]
 fn rule_4_the_directory_first() {
     shows(Mutant::DirectoryIgnored, Property::Missed);
+}
+
+#[test]
+fn rule_4_the_directory_has_every_place_that_is_taken() {
+    shows(Mutant::DirectoryFallsShort, Property::Missed);
+}
+
+/// After a burst of clients readers look at no more rows than before it.
+#[test]
+fn the_directory_falls_when_its_topmost_places_are_free() {
+    let words = Memory::new(marks::OBJECT_LEN);
+    marks::initialise(&words);
+    let mut directory = Directory::new(words.clone());
+    let mut clearers: Vec<_> = (0..PLACES).map(|_| directory.take().unwrap()).collect();
+    assert!(directory.take().is_none() && !directory.has_room());
+    assert_eq!(marks::places(&words), PLACES);
+    // A mark that is left behind holds nobody up.
+    Marker::new(words.clone(), 1).mark(7);
+    assert!(marks::is_pending(&words, 7));
+    // One that is not the topmost changes nothing, and is given again before others.
+    directory.release(clearers.remove(1));
+    assert!(!marks::is_pending(&words, 7));
+    assert_eq!(marks::places(&words), PLACES);
+    clearers.insert(1, directory.take().unwrap());
+    assert_eq!(clearers[1].place(), 1);
+    for clearer in clearers.drain(3..) {
+        directory.release(clearer);
+    }
+    assert_eq!(marks::places(&words), 3);
+    // What a client has written there is no number of the server's.
+    words.store(1, PLACES as u64);
+    directory.release(clearers.remove(1));
+    assert_eq!(marks::places(&words), 3);
+    directory.release(clearers.remove(1));
+    assert_eq!(marks::places(&words), 1);
+    directory.release(clearers.remove(0));
+    assert_eq!(marks::places(&words), 0);
 }
 
 #[test]

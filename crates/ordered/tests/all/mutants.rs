@@ -64,6 +64,11 @@ fn rule_3_lanes_are_cleared_for_each_target() {
 }
 
 #[test]
+fn rule_3_what_a_lane_has_begun_behind_its_head_is_looked_into() {
+    shows_within(20_000, Mutant::HeadClears, &[Property::Order]);
+}
+
+#[test]
 fn rule_3_the_dead_are_not_waited_for() {
     shows(Mutant::Patient, &[Property::Patience]);
 }

@@ -63,6 +63,7 @@ fn order_once_and_nothing_that_was_refused() {
         ("out of order", stats.out_of_order),
         ("waits", stats.waits),
         ("taken", stats.taken),
+        ("held up", stats.held_up),
         ("lanes removed", stats.removed),
         ("places used again", stats.reused),
     ] {

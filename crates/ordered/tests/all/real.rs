@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use trefoil_ordered::lane::Terms;
+use trefoil_ordered::lane::{self, Terms, Turn};
 use trefoil_ordered::producer::Producer;
 use trefoil_ordered::words::Mapped;
 use trefoil_ordered::{
@@ -134,6 +134,7 @@ fn child() {
     match part {
         "ticket" => die_with_a_ticket(&mut producer, &order),
         "reports" => report_commits(&mut producer, &order),
+        "stops" => stop_with_a_ticket(&mut producer, &order),
         other => panic!("no part {other}"),
     }
 }
@@ -149,6 +150,22 @@ fn die_with_a_ticket(producer: &mut Producer<Mapped>, order: &Mapped) {
     let own = rustix::process::getpid();
     rustix::process::kill_process(own, rustix::process::Signal::KILL).expect("its own");
     unreachable!();
+}
+
+/// Stands still with a ticket in its hand, and finds itself skipped when it goes on.
+fn stop_with_a_ticket(producer: &mut Producer<Mapped>, order: &Mapped) {
+    let written = producer.write(1, b"never", true).expect("room");
+    producer.claim().expect("open");
+    let position = producer.ticket(order).expect("in order");
+    let own = rustix::process::getpid();
+    rustix::process::kill_process(own, rustix::process::Signal::STOP).expect("its own");
+    // This thread may go on for a moment before it stops.
+    let claimed = Some(Turn::Claimed(producer.sequence()));
+    while lane::turn(producer.words()) == claimed {
+        std::thread::yield_now();
+    }
+    assert_eq!(producer.publish(written, position), Err(Refused::Skipped));
+    producer.submit(order, 2, b"late", true).expect("room");
 }
 
 /// Commits numbers until it is killed, and reports each position after its commit.
@@ -302,4 +319,36 @@ fn a_process_that_is_killed_with_a_ticket_stalls_nobody() {
     while worker.client_count() > 1 {
         worker.nap();
     }
+}
+
+/// Others wait for its claim once, however long it stands still.
+#[test]
+fn a_process_that_is_stopped_with_a_ticket_is_waited_for_once() {
+    use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+    let mut worker = Worker::new(12, Options::default()).expect("memory");
+    let mut queue = Queue::join(worker.admit().expect("memory")).expect("a queue");
+    let invitation = worker.admit().expect("memory");
+    let mut child = spawn("stops", &invitation, Stdio::null());
+    let pid = Pid::from_child(&child);
+    let stopped = waitpid(Some(pid), WaitOptions::UNTRACED).expect("a child");
+    assert!(stopped.is_some_and(|(_, status)| status.stopped()));
+    let mut log = Log::default();
+    for number in 0..50u8 {
+        let sent = submit(&mut queue, &[number], false);
+        while log.0.len() <= usize::from(number) {
+            worker.run_once(&mut log);
+        }
+        let position = 2 + u64::from(number);
+        let answer = queue.answer(sent, PATIENCE);
+        assert_eq!(answer, Ok(&position.to_le_bytes()[..]));
+    }
+    assert_eq!(worker.counts().skipped, 1);
+    kill_process(pid, Signal::CONT).expect("a child");
+    assert!(child.wait().expect("a child").success());
+    while log.0.len() < 51 {
+        worker.run_once(&mut log);
+    }
+    assert_eq!(log.0.last(), Some(&(52, 2, b"late".to_vec())));
+    assert_eq!(worker.counts().skipped, 1);
+    assert_eq!(worker.counts().out_of_order, 0);
 }

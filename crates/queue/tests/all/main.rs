@@ -1,5 +1,6 @@
 //! Queues that are served by processes.
 
+mod forks;
 mod joining;
 mod kills;
 mod remote;

@@ -29,14 +29,14 @@ const OTHER: &[u8] = b"writes, too";
 const READER: &[u8] = b"reads";
 
 /// An engine's process, which is killed when it is dropped.
-struct Beside {
+pub(crate) struct Beside {
     child: Child,
     address: SocketAddr,
 }
 
 impl Beside {
     /// At this port, or a free one.
-    fn start(socket: &Path, port: u16) -> Self {
+    pub(crate) fn start(socket: &Path, port: u16) -> Self {
         Beside::start_by(&[socket], port)
     }
 
@@ -67,7 +67,7 @@ impl Beside {
         engine_at(self.address, TOKEN)
     }
 
-    fn connect(&self) -> Client<RemoteQueue> {
+    pub(crate) fn connect(&self) -> Client<RemoteQueue> {
         Client::connect_by_engine(self.at(), 0).expect("a queue")
     }
 }

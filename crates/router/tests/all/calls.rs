@@ -174,6 +174,31 @@ async fn two_servers_that_point_at_each_other_are_asked_once_each() {
     assert_eq!(asked, [1, 1]);
 }
 
+/// Neither a server that hangs nor one that is asked again and again.
+#[tokio::test]
+async fn a_call_takes_no_longer_than_its_caller_has() {
+    let world = World::new(1).await;
+    let limit = Duration::from_millis(200);
+    let hangs = |_, _| std::future::pending::<Result<String, Status>>();
+    for options in [
+        CallOptions::default(),
+        CallOptions::repeatable(Duration::from_secs(3_600)),
+    ] {
+        let call = world.router.call_with(KEY, options.within(limit), hangs);
+        let error = tokio::time::timeout(Duration::from_secs(60), call).await;
+        let error = error.expect("it is given up").unwrap_err();
+        assert_eq!(error.status().unwrap().code(), Code::DeadlineExceeded);
+    }
+    let (owner, _) = world.places();
+    world.servers[owner].answers(Answer::Fails(Status::unavailable("not now")));
+    let options = CallOptions::repeatable(Duration::from_secs(3_600)).within(limit);
+    let call = world.router.call_with(KEY, options, ask);
+    let error = tokio::time::timeout(Duration::from_secs(60), call).await;
+    let error = error.expect("it is given up").unwrap_err();
+    assert_eq!(error.status().unwrap().code(), Code::Unavailable);
+    assert!(world.servers[owner].asked() > 1);
+}
+
 #[tokio::test]
 async fn a_servers_own_error_is_handed_on_and_not_repeated() {
     let world = World::new(1).await;

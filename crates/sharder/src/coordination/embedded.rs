@@ -3,6 +3,7 @@
 
 use super::{CandidateId, Reply, Request, StoreError};
 use crate::assignment::Assignment;
+use crate::mutants::{self, Mutant};
 use crate::version::AssignmentVersion;
 use std::time::Duration;
 
@@ -76,7 +77,9 @@ impl EmbeddedStore {
         next: Assignment,
     ) -> Result<Reply, StoreError> {
         let leads = self.leader.is_some_and(|leader| now < leader.until);
-        if !leads || term != self.term {
+        let taken =
+            mutants::is(Mutant::FormerTermTaken) || mutants::is(Mutant::FormerLeaderPublishes);
+        if (!leads || term != self.term) && !taken {
             return Err(StoreError::NotLeader {
                 term,
                 last: self.term,

@@ -126,6 +126,30 @@ fn one_leads_the_other_takes_over_when_it_falls_silent() {
     assert_eq!(store.version(), Some(version(1, 3)));
 }
 
+/// Who was elected and does not know yet who is a member leads on, and stands for election
+/// again if its lead has ended meanwhile.
+#[test]
+fn before_it_knows_the_members_it_leads_on_and_stands_again() {
+    let mut store = EmbeddedStore::new();
+    let (mut one, mut two) = (assigner(1), assigner(2));
+    let mut campaign = |assigner: &mut Assigner, now| {
+        let asked = assigner.poll_campaign(now);
+        asked.map(|(id, request)| assigner.handle_reply(now, id, store.request(now, request)))
+    };
+    assert_eq!(campaign(&mut one, at(0)), Some(()), "elected");
+    assert_eq!(campaign(&mut one, at(1_000)), None, "nothing to ask yet");
+    assert_eq!(campaign(&mut one, at(2_000)), Some(()), "leads on");
+    assert!(one.leads(at(5_000)));
+    // It stands still, and another one is elected.
+    assert_eq!(campaign(&mut two, at(9_000)), Some(()));
+    assert!(two.leads(at(9_000)));
+    assert_eq!(campaign(&mut one, at(9_100)), Some(()));
+    assert!(!one.leads(at(9_100)));
+    // That one has gone.
+    assert_eq!(campaign(&mut one, at(15_100)), Some(()));
+    assert!(one.leads(at(15_100)));
+}
+
 /// The dangerous moment: the swap is on its way when its sender is replaced.
 #[test]
 fn a_swap_of_a_former_term_is_refused_when_it_arrives() {

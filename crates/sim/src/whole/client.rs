@@ -332,7 +332,10 @@ impl Client {
             Some(Want::Increment) => Purpose::Basis,
             _ => Purpose::Use,
         };
-        let (owner, token) = self.place();
+        let (owner, token) = match self.place() {
+            (Owner::Waiter, token) if is_kept => (Owner::Batch, token),
+            place => place,
+        };
         let kind = Kind::Get { then };
         let pending = |place| Pending {
             place,

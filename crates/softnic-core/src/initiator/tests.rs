@@ -115,18 +115,26 @@ fn what_a_scan_solicits_falls_to_what_items_have() {
     assert_eq!(initiator.situation().solicited, 1096);
 }
 
+/// One that has found items of 152 bytes, of which one in so many has 60,000.
+fn having_found(long_each: Option<u64>) -> Initiator {
+    let mut initiator = welcomed();
+    for id in 1..=4000 {
+        let is_long = long_each.is_some_and(|each| id % each == 0);
+        find(
+            &mut initiator,
+            id,
+            if is_long { 60_000 } else { 152 },
+            id * 10 * MS,
+        );
+    }
+    initiator
+}
+
 /// What an initiator tells the choice, for items of one length and for mixed ones.
 #[test]
-fn mixed_lengths_alone_make_votes_worth_it() {
-    for (is_mixed, prefers_votes) in [(false, false), (true, true)] {
-        let mut initiator = welcomed();
-        for id in 1..=4000 {
-            let len = match is_mixed && id % 20 == 0 {
-                true => 60_000,
-                false => 152,
-            };
-            find(&mut initiator, id, len, id * 10 * MS);
-        }
+fn long_ones_that_are_not_few_make_votes_worth_it() {
+    for (long_each, prefers_votes) in [(None, false), (Some(20), false), (Some(8), true)] {
+        let mut initiator = having_found(long_each);
         assert!(!initiator.situation().prefers_votes(), "there is room");
         for id in 10_000..10_000 + 5000 {
             initiator.scan(id, HANDLE, 0, hash(id), CONFIG, 50_000 * MS);
@@ -134,6 +142,41 @@ fn mixed_lengths_alone_make_votes_worth_it() {
         let situation = initiator.situation();
         assert_eq!(situation.prefers_votes(), prefers_votes, "{situation:?}");
     }
+}
+
+#[test]
+fn a_few_long_ones_do_not_make_all_scans_long() {
+    let mut initiator = having_found(Some(50));
+    let now_ns = 50_000 * MS;
+    for id in 10_000..10_000 + 1000 {
+        initiator.scan(id, HANDLE, 0, hash(id), CONFIG, now_ns);
+    }
+    initiator.flush(now_ns);
+    let sent = 1000 - initiator.waiting_count();
+    // By what the longest have it would be eight.
+    assert!(sent > 300, "{sent} of 1000 have room");
+    // Alone, a scan has room for the longest.
+    assert_eq!(having_found(Some(50)).situation().solicited, 60_000);
+}
+
+#[test]
+fn an_engine_that_was_asked_only_now_is_not_silent() {
+    let mut initiator = welcomed();
+    initiator.scan(1, HANDLE, 0, hash(1), CONFIG, MS);
+    // Its client had something else to do.
+    let now_ns = MS + 2 * SESSION_PATIENCE_NS;
+    initiator.flush(now_ns);
+    take_output(&mut initiator);
+    assert!(!initiator.is_silent(now_ns + MS));
+    assert!(initiator.is_silent(now_ns + SESSION_PATIENCE_NS + MS));
+}
+
+#[test]
+fn what_has_a_shorter_window_gives_the_longest_less_room() {
+    let mut initiator = having_found(Some(50));
+    initiator.set_carrier_window(16 << 10);
+    initiator.scan(10_000, HANDLE, 0, hash(1), CONFIG, 50_000 * MS);
+    assert!(initiator.situation().solicited < 1000);
 }
 
 #[test]

@@ -14,7 +14,7 @@
 //! ([`opening`]) and ASKS ([`ask`]) behind it without waiting. Each OPEN is answered by
 //! an OPENED, each request of ASKS by one item of some ANSWERS ([`answer`]), in any
 //! order, but for touches, which are not answered. STATS ([`counters`]) is answered by
-//! COUNTERS.
+//! COUNTERS, and each MESSAGE ([`message`]) by a MESSAGED.
 //!
 //! A session whose client places requests into an ordered queue ([`placing`]) sends CLAIM
 //! behind its HELLO, and from the CLAIMED on that answers it nothing but PLACE; PLACED and
@@ -24,13 +24,15 @@ pub mod answer;
 pub mod ask;
 pub mod counters;
 pub mod greeting;
+pub mod message;
 pub mod opening;
 pub mod placing;
 
 pub use answer::{ANSWER_LEN, Answer, Status};
 pub use ask::{ASK_LEN, Ask, Region, Request};
-pub use counters::{COUNTER_NAMES, CounterValues};
+pub use counters::{COUNTER_NAMES, CounterValues, named as named_counters};
 pub use greeting::{Hello, Refusal, RefusalCode, Welcome};
+pub use message::{MESSAGE_FRAMES, Message, MessageStatus, Messaged};
 pub use opening::{Open, OpenStatus, Opened};
 pub use placing::{Answered, Claim, ClaimStatus, Claimed, LaneEnd, Place, Placed};
 
@@ -80,6 +82,10 @@ pub enum Kind {
     Placed = 13,
     /// Engine: the answer to one request.
     Answered = 14,
+    /// Client: a message for a backend.
+    Message = 15,
+    /// Engine: what came of it.
+    Messaged = 16,
 }
 
 impl Kind {
@@ -99,6 +105,8 @@ impl Kind {
             12 => Kind::Place,
             13 => Kind::Placed,
             14 => Kind::Answered,
+            15 => Kind::Message,
+            16 => Kind::Messaged,
             _ => return None,
         })
     }
@@ -140,6 +148,11 @@ impl Head {
             kind,
             count: u16_at(bytes, AT_COUNT),
         }))
+    }
+
+    /// Whether a frame of that kind begins here, as far as is there.
+    pub fn begins(bytes: &[u8], kind: Kind) -> bool {
+        bytes.get(AT_KIND) == Some(&(kind as u8))
     }
 
     /// The bytes to send.

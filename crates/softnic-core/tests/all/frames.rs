@@ -193,7 +193,7 @@ fn reserved_bytes_and_impossible_numbers_are_refused() {
     refused(47, 1);
     // A touch with an id would wait for an answer for ever.
     refused(12, 3);
-    assert!(Head::decode(&[0, 0, 0, 0, 15, 0, 0, 0], 64).is_err());
+    assert!(Head::decode(&[0, 0, 0, 0, 17, 0, 0, 0], 64).is_err());
     assert!(Head::decode(&[0, 0, 0, 0, 6, 1, 0, 0], 64).is_err());
     assert!(Head::decode(&[1, 0, 0, 0, 6, 0, 0, 0], 64).is_err());
     assert!(Head::decode(&[64, 0, 0, 0, 6, 0, 0, 0], 64).is_err());

@@ -7,6 +7,7 @@ mod groups;
 mod hostile;
 mod incast;
 mod leases;
+mod messages;
 mod pair;
 mod placing;
 mod world;

@@ -90,6 +90,7 @@ impl Pair {
                 Event::Voted { id, vote, .. } => (id, Came::Voted(vote)),
                 Event::Read { id, data, .. } => (id, Came::Read(data.to_vec())),
                 Event::Unanswered { id, why, .. } => (id, Came::Unanswered(why)),
+                Event::Messaged { .. } => panic!("nobody sends messages"),
                 Event::Counters(_) => panic!("nobody asks for counters"),
                 Event::Claimed(_) => panic!("nobody asks for a lane"),
             };

@@ -206,6 +206,14 @@ impl Datagrams {
         }
     }
 
+    /// Tells the initiator how much room there is for what it asks.
+    pub(crate) fn tell_window(&self, initiator: &mut Initiator) {
+        initiator.set_carrier_window(match self.courier.is_silent() {
+            true => usize::MAX,
+            false => self.courier.window().len(),
+        });
+    }
+
     /// Whether it is time to look at the stream.
     pub(crate) fn must_look_at_stream(&mut self) -> bool {
         self.looks = self.looks.wrapping_add(1);

@@ -6,7 +6,9 @@
 //! of a dead process' memory leaves the host.
 
 use super::counters::{Counters, add_own as add, note_cpu};
+use super::messages::{LEAVING_NS, Replies, Rings, Sender};
 use super::shared::{Adoption, Shared};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use trefoil_client_core::touch::TouchBuffer;
@@ -19,8 +21,10 @@ use trefoil_layout::KeyHash;
 use trefoil_layout::bucket::{BUCKET_LEN, BUCKET_WORDS, HEADER_WORDS};
 use trefoil_layout::words::Words as _;
 use trefoil_softnic_core::limits::BACKEND_COUNT_MAX;
-use trefoil_softnic_core::wire::{Answer, CounterValues, Open, OpenStatus, Opened, Region, Status};
-use trefoil_softnic_core::{Expected, Memory, ReadRange, Scan};
+use trefoil_softnic_core::wire::{
+    Answer, CounterValues, Message, MessageStatus, Open, OpenStatus, Opened, Region, Status,
+};
+use trefoil_softnic_core::{Expected, Handed, Memory, ReadRange, Scan};
 
 /// Bits of a handle that say which backend; the others, which mapping of it.
 const NUMBER_BITS: u32 = BACKEND_COUNT_MAX.trailing_zeros();
@@ -31,6 +35,14 @@ struct Slot {
     handle: u32,
     connection: Connection,
     touches: Box<[TouchBuffer]>,
+    rings: Rings,
+}
+
+/// A slot whose process has moved, or has ended, and which still owes answers to messages.
+struct Leaving {
+    number: u32,
+    slot: Slot,
+    until_ns: u64,
 }
 
 /// See the module. Each event loop has its own.
@@ -39,19 +51,39 @@ pub(super) struct Backends {
     /// Of its loop.
     at: usize,
     slots: Vec<Option<Slot>>,
+    /// Those who had the slots before, and owe something.
+    leaving: Vec<Leaving>,
     has_touches: bool,
     /// When reads ended last.
     now_ns: u64,
+    /// Where the rings' bells are heard: the loop's.
+    epoll: OwnedFd,
+    /// Whose turn it is.
+    pub(super) sender: Sender,
+    /// Of the last message that was handed on.
+    token: u64,
+    replies: Replies,
+    /// Some rings may owe something. Without messages nobody walks the slots for it.
+    owes: bool,
+    /// Some rings may have been asked to ring.
+    is_armed: bool,
 }
 
 impl Backends {
-    pub(super) fn new(shared: Arc<Shared>, at: usize) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, at: usize, epoll: OwnedFd) -> Self {
         Backends {
             shared,
             at,
             slots: Vec::new(),
+            leaving: Vec::new(),
             has_touches: false,
             now_ns: 0,
+            epoll,
+            sender: Sender::default(),
+            token: 0,
+            replies: Replies::default(),
+            owes: false,
+            is_armed: false,
         }
     }
 
@@ -77,9 +109,11 @@ impl Backends {
         } in adoptions
         {
             let at = number as usize;
+            // The memory of a dead process is nobody's but the engine's.
+            if let Some(slot) = self.slots.get_mut(at).and_then(Option::take) {
+                self.end_messages(number, slot);
+            }
             let Some(connection) = connection else {
-                // The memory of a dead process is nobody's but the engine's.
-                self.slots.get_mut(at).map(Option::take);
                 continue;
             };
             if self.slots.len() <= at {
@@ -88,6 +122,7 @@ impl Backends {
             let count = connection.view().partition_count();
             self.slots[at] = Some(Slot {
                 handle: generation << NUMBER_BITS | number,
+                rings: Rings::of(&connection),
                 connection,
                 touches: (0..count).map(|_| TouchBuffer::new(1)).collect(),
             });
@@ -96,6 +131,113 @@ impl Backends {
         self.own_counters()
             .backends_mapped
             .store(count, Ordering::Relaxed);
+    }
+
+    /// What is mapped there is not any more. One that has moved answers what was in its rings, or
+    /// says that it has not carried it out; what another one owes is told, or given up.
+    fn end_messages(&mut self, number: u32, mut slot: Slot) {
+        let counters = &self.shared.loops[self.at].counters;
+        let now_ns = monotonic_ns();
+        let connection = (&mut slot.connection, &self.epoll);
+        let replies = &mut self.replies;
+        if slot.rings.leaves(connection, replies, counters, now_ns) {
+            let until_ns = now_ns + LEAVING_NS;
+            self.owes = true;
+            self.leaving.push(Leaving {
+                number,
+                slot,
+                until_ns,
+            });
+        }
+    }
+
+    /// Takes what those have answered that have moved.
+    fn look_at_leaving(&mut self, now_ns: u64) {
+        let counters = &self.shared.loops[self.at].counters;
+        let (epoll, replies) = (&self.epoll, &mut self.replies);
+        self.leaving.retain_mut(|leaving| {
+            let slot = &mut leaving.slot;
+            let connection = (&mut slot.connection, epoll);
+            if now_ns >= leaving.until_ns {
+                slot.rings.end(connection, replies, counters);
+                return false;
+            }
+            slot.rings.look(connection, replies, counters, now_ns);
+            slot.rings.is_awaited()
+        });
+        self.owes |= !self.leaving.is_empty();
+    }
+
+    /// Whether answers to messages are to come, or to be told.
+    pub(super) fn awaits_answers(&self) -> bool {
+        self.owes || !self.replies.is_empty()
+    }
+
+    /// The bell of a backend's rings.
+    pub(super) fn is_heard(&mut self, number: u32) {
+        self.owes = true;
+        if let Some(Some(slot)) = self.slots.get_mut(number as usize) {
+            slot.rings.is_heard(&slot.connection);
+        }
+        // Their bells have the same name.
+        let its = |of: &&mut Leaving| of.number == number;
+        for leaving in self.leaving.iter_mut().filter(its) {
+            let slot = &mut leaving.slot;
+            slot.rings.is_heard(&slot.connection);
+        }
+    }
+
+    /// Before a sleep, and after it: those who owe something ring meanwhile.
+    pub(super) fn set_waits(&mut self, waits: bool) {
+        // Whoever was asked to ring is told that it need not.
+        if !self.owes && !std::mem::replace(&mut self.is_armed, false) {
+            return;
+        }
+        self.is_armed = waits;
+        let leaving = self.leaving.iter_mut().map(|leaving| &mut leaving.slot);
+        for slot in self.slots.iter_mut().flatten().chain(leaving) {
+            slot.rings.set_waits(waits, &slot.connection);
+        }
+    }
+
+    /// What has come of messages. To be given back.
+    pub(super) fn take_replies(&mut self) -> Replies {
+        let counters = &self.shared.loops[self.at].counters;
+        let now_ns = monotonic_ns();
+        self.owes = false;
+        for slot in self.slots.iter_mut().flatten() {
+            if slot.rings.is_awaited() {
+                let connection = (&mut slot.connection, &self.epoll);
+                let replies = &mut self.replies;
+                if slot.rings.look(connection, replies, counters, now_ns) {
+                    self.shared.nudge();
+                }
+                self.owes |= slot.rings.is_awaited();
+            }
+        }
+        if !self.leaving.is_empty() {
+            self.look_at_leaving(now_ns);
+        }
+        std::mem::take(&mut self.replies)
+    }
+
+    /// They were told.
+    pub(super) fn give_back(&mut self, mut replies: Replies) {
+        replies.clear();
+        self.replies = replies;
+    }
+
+    fn hand_on(&mut self, message: &Message<'_>) -> Result<(), MessageStatus> {
+        let now_ns = monotonic_ns();
+        let number = message.handle & (BACKEND_COUNT_MAX - 1);
+        self.slot(message.handle).ok_or(MessageStatus::Gone)?;
+        let slot = self.slots.get_mut(number as usize);
+        let slot = slot.and_then(Option::as_mut).ok_or(MessageStatus::Gone)?;
+        self.token += 1;
+        self.owes = true;
+        let ring = (&mut slot.connection, &self.epoll, number);
+        let by = (self.token, &self.sender);
+        slot.rings.send(ring, by, message, now_ns)
     }
 
     /// Reports the touches that are still being collected.
@@ -308,6 +450,27 @@ impl Memory for Backends {
             slot.connection.touch(partition, batch);
         }
         self.has_touches = true;
+    }
+
+    fn message(&mut self, message: &Message<'_>) -> Handed {
+        let cost = message.cost();
+        if !self.sender.under_way.has_room(cost) {
+            return Handed::TooMany;
+        }
+        match self.hand_on(message) {
+            Ok(()) => {
+                self.sender.under_way.begins(cost);
+                add(&self.own_counters().messages, 1);
+                Handed::UnderWay
+            }
+            Err(status) => {
+                if status == MessageStatus::Gone {
+                    self.shared.nudge();
+                }
+                add(&self.own_counters().messages_refused, 1);
+                Handed::Refused(status)
+            }
+        }
     }
 
     fn counters(&mut self) -> CounterValues {

@@ -75,7 +75,7 @@ counters! {
     uptime_ms,
     /// The engine's process.
     pid,
-    /// Threads that read.
+    /// Threads that read now.
     engines,
     /// What the thread that lets clients in has used of a core, in microseconds; likewise.
     greeting_cpu_us,
@@ -83,10 +83,40 @@ counters! {
     turned_away,
     /// Requests in datagrams that were asked before: they or their answers were lost or late.
     repeated,
+    /// Time in which the loop carried out requests, in microseconds.
+    busy_us,
+    /// Times that it carried out what was there.
+    rounds,
+    /// The longest of these in the last seconds, in microseconds: so long a request may
+    /// have waited for those that were there before it.
+    lag_us_max,
+    /// Bytes of answers on streams that no client has acknowledged; as of the last look.
+    in_flight_bytes,
+    /// Bytes that TCP lets these streams have under way; likewise.
+    window_bytes,
+    /// Segments of TCP that were sent again on streams of clients.
+    retransmitted,
+    /// Threads that read under load, at most.
+    engines_max,
+    /// Times that one more thread was to read, because the others were busy.
+    scaled_out,
+    /// Times that one less was.
+    scaled_in,
+    /// Sessions that were given to another thread.
+    sessions_moved,
+    /// Messages of clients that backends on this host were handed.
+    messages,
+    /// Messages that were not executed: their client may not, or the backend was not there, or
+    /// had no room.
+    messages_refused,
+    /// Messages that were handed over, and whose answer did not come.
+    messages_lost,
+    /// Version of the frames for messages.
+    message_frames,
 }
 
 /// These are counted by the threads that let clients in and map backends, and by no other.
-const OF_SET_UP: [&str; 7] = [
+const OF_SET_UP: [&str; 11] = [
     "sessions_total",
     "mapped_total",
     "uptime_ms",
@@ -94,6 +124,10 @@ const OF_SET_UP: [&str; 7] = [
     "engines",
     "greeting_cpu_us",
     "turned_away",
+    "engines_max",
+    "scaled_out",
+    "scaled_in",
+    "message_frames",
 ];
 /// These are counted by those threads as well.
 const OF_BOTH: [&str; 5] = [
@@ -104,18 +138,31 @@ const OF_BOTH: [&str; 5] = [
     "bytes_out",
 ];
 /// Of these, all threads together count what most one of them does.
-const SHARED: [&str; 4] = ["backends_mapped", "uptime_ms", "pid", "engines"];
+const SHARED: [&str; 7] = [
+    "backends_mapped",
+    "uptime_ms",
+    "pid",
+    "engines",
+    "lag_us_max",
+    "engines_max",
+    "message_frames",
+];
 /// Of these, the value now counts; the others only grow.
-const GAUGES: [&str; 5] = [
+const GAUGES: [&str; 10] = [
     "sessions_open",
     "backends_mapped",
     "uptime_ms",
     "pid",
     "engines",
+    "lag_us_max",
+    "in_flight_bytes",
+    "window_bytes",
+    "engines_max",
+    "message_frames",
 ];
 
 /// What was counted, by one thread or by all together.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Counted(pub(super) CounterValues);
 
 /// One of them.
@@ -181,6 +228,11 @@ pub(super) fn add(counter: &AtomicU64, count: u64) {
 pub(super) fn add_own(counter: &AtomicU64, count: u64) {
     let before = counter.load(Ordering::Relaxed);
     counter.store(before + count, Ordering::Relaxed);
+}
+
+/// Notes a value as of now.
+pub(super) fn note(counter: &AtomicU64, value: u64) {
+    counter.store(value, Ordering::Relaxed);
 }
 
 /// Notes what CPU the thread that calls has used.

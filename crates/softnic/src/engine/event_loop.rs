@@ -3,8 +3,9 @@
 //! which the greeter hands to it.
 //!
 //! A round takes what epoll names. Lanes of ordered queues are memory: those in which something
-//! is to happen of which a client will hear are looked at in each round. Before the loop sleeps,
-//! it says so in them, and looks once more; their servers ring then.
+//! is to happen of which a client will hear are looked at in each round, and so are the rings of
+//! backends that owe answers to messages. Before the loop sleeps, it says so in them, and looks
+//! once more; their servers ring then.
 //!
 //! Each session that is ready receives once, and what
 //! it has asked for is carried out and sent, in one call each way for a batch. One that
@@ -14,10 +15,12 @@
 use super::backends::Backends;
 use super::counters::add;
 use super::datagrams::Datagrams;
+use super::messages::{LEASE_LOOK_NS, Sender};
+use super::meter::Meter;
 use super::orders::{Asker, Order};
 use super::patience::Patience;
 use super::session::{Buffers, End, Session, Turn};
-use super::shared::{LoopShare, Shared};
+use super::shared::{GivenAway, LoopShare, Shared};
 use super::shares;
 use super::strangers::Origin;
 use crate::vanished;
@@ -35,6 +38,8 @@ use trefoil_fabric::Idle;
 const EVENT_COUNT_MAX: usize = 64;
 /// Rounds without a sleep between two looks at what CPU was used.
 const ROUNDS_PER_CLOCK: u32 = 1 << 14;
+/// Looks in vain for each one at the clock.
+const LOOKS_PER_CLOCK: u32 = 8;
 /// Between two looks for clients that take no answers, while there may be some.
 const SWEEP: Duration = Duration::from_millis(100);
 /// A sleep that keeps what is being collected: a client that takes a batch in asks again
@@ -47,6 +52,10 @@ const DATAGRAMS_FIRST: u64 = 1;
 const SESSION_FIRST: u64 = 1 << 32;
 /// Together with a session's name: the bell of its lane.
 const OF_LANE: u64 = 1 << 63;
+/// Together with a backend's number: the bell of its rings.
+pub(super) const OF_BACKEND: u64 = 1 << 62;
+/// Between two looks at the leases of backends that owe answers to messages.
+const LEASE_LOOK: Duration = Duration::from_nanos(LEASE_LOOK_NS);
 
 const NOW: Timespec = Timespec {
     tv_sec: 0,
@@ -79,6 +88,7 @@ pub(super) struct EventLoop {
     backends: Backends,
     buffers: Buffers,
     swept_at: Instant,
+    meter: Meter,
 }
 
 impl EventLoop {
@@ -88,7 +98,7 @@ impl EventLoop {
         let bell = epoll::EventData::new_u64(BELL);
         epoll::add(&epoll, shared.loops[at].bell.descriptor(), bell, readable)?;
         Ok(EventLoop {
-            backends: Backends::new(Arc::clone(&shared), at),
+            backends: Backends::new(Arc::clone(&shared), at, epoll.try_clone()?),
             shared,
             at,
             epoll,
@@ -100,7 +110,14 @@ impl EventLoop {
             watched: Vec::new(),
             buffers: Buffers::new(),
             swept_at: Instant::now(),
+            meter: Meter::new(Instant::now()),
         })
+    }
+
+    /// Its sessions.
+    #[cfg(test)]
+    pub(super) fn sessions(&self) -> impl Iterator<Item = &Session> {
+        self.sessions.values()
     }
 
     fn share(&self) -> &LoopShare {
@@ -113,7 +130,7 @@ impl EventLoop {
         let mut patience = Patience::new(self.shared.options.spin);
         let mut looking_since: Option<Instant> = None;
         let mut rest = Rest::Sleeps;
-        let mut rounds = 0u32;
+        let (mut rounds, mut looks) = (0u32, 0u32);
         while !self.shared.is_stopped() {
             let timeout = match rest {
                 _ if !self.ready.is_empty() || self.datagrams.left_at().is_some() => {
@@ -124,6 +141,7 @@ impl EventLoop {
                     add(&self.share().counters.sleeps, 1);
                     Some(NAP)
                 }
+                Rest::Sleeps if self.meter.is_looking() => Some(Duration::ZERO),
                 Rest::Sleeps => {
                     self.backends.flush_touches();
                     self.backends.note_cpu();
@@ -138,7 +156,6 @@ impl EventLoop {
             }
             if count > 0 {
                 if rest == Rest::Looks {
-                    // The clock is read in idle rounds only.
                     let since = looking_since.take();
                     patience.ended(since.map_or(Duration::ZERO, |since| since.elapsed()));
                 }
@@ -152,6 +169,10 @@ impl EventLoop {
                 rest = Rest::Sleeps;
             } else {
                 idle.pause();
+                looks = looks.wrapping_add(1);
+                if !looks.is_multiple_of(LOOKS_PER_CLOCK) {
+                    continue;
+                }
                 let now = Instant::now();
                 let looked = now - *looking_since.get_or_insert(now);
                 let is_over = patience.is_over(looked);
@@ -168,23 +189,27 @@ impl EventLoop {
 
     /// How long nothing may happen; `None` for ever.
     fn sleep_max(&self) -> Option<Duration> {
-        (self.blocked_count > 0).then_some(SWEEP)
+        let blocked = (self.blocked_count > 0).then_some(SWEEP);
+        let owed = self.backends.awaits_answers().then_some(LEASE_LOOK);
+        let all = blocked.into_iter().chain(self.meter.sleep_max());
+        all.chain(owed).min()
     }
 
     /// Serves whoever is ready within `timeout`; how many sessions that were.
-    fn round(&mut self, timeout: Option<Duration>) -> usize {
+    pub(super) fn round(&mut self, timeout: Option<Duration>) -> usize {
         let timeout = timeout.map(|timeout| Timespec {
             tv_sec: timeout.as_secs() as i64,
             tv_nsec: i64::from(timeout.subsec_nanos()) as _,
         });
         let (mut served, mut timeout) = (0, timeout);
         let mut sleeps = false;
-        if !self.watched.is_empty() {
+        if !self.watched.is_empty() || self.backends.awaits_answers() {
             sleeps = timeout.is_none_or(|timeout| timeout != NOW);
             if sleeps {
                 self.set_waits(true);
             }
             served += self.look_at_lanes();
+            served += self.tell_answers();
             if served > 0 {
                 timeout = Some(NOW);
             }
@@ -198,6 +223,9 @@ impl EventLoop {
         if sleeps {
             self.set_waits(false);
         }
+        let is_idle =
+            events.is_empty() && self.ready.is_empty() && self.datagrams.left_at().is_none();
+        let began = (!is_idle).then(Instant::now);
         // Before what it is rung for is looked at: the next ring is not lost.
         if events.iter().any(|event| ({ event.data }).u64() == BELL) {
             self.share().bell.silence();
@@ -208,6 +236,7 @@ impl EventLoop {
         }
         self.take_sockets();
         self.take_arrivals();
+        self.take_moves();
         self.take_lanes();
         let ready = std::mem::take(&mut self.ready);
         served += ready.len();
@@ -222,6 +251,11 @@ impl EventLoop {
                 name if name & OF_LANE != 0 => {
                     served += 1;
                     self.hear(name & !OF_LANE);
+                }
+                // Its answers are looked at in the next round.
+                name if name & OF_BACKEND != 0 => {
+                    served += 1;
+                    self.backends.is_heard((name & !OF_BACKEND) as u32);
                 }
                 name if name < SESSION_FIRST => {
                     served += self.serve_datagrams((name - DATAGRAMS_FIRST) as usize);
@@ -245,7 +279,30 @@ impl EventLoop {
         if self.blocked_count > 0 {
             self.sweep();
         }
+        let slept = timeout.is_none_or(|timeout| timeout != NOW);
+        self.measure(began.filter(|_| served > 0), slept);
         served
+    }
+
+    /// After a round that began then, if it has carried out something, or after a sleep.
+    /// Looks at streams belong to the round: others wait for them, too.
+    fn measure(&mut self, began: Option<Instant>, slept: bool) {
+        let is_looking = self.meter.is_looking();
+        if began.is_none() && !slept && !is_looking {
+            return;
+        }
+        let counters = &self.shared.loops[self.at].counters;
+        let looks_since = is_looking.then(Instant::now);
+        if is_looking {
+            self.meter.look(&mut self.sessions, counters);
+        }
+        let now = Instant::now();
+        match (began, looks_since) {
+            (Some(began), _) => self.meter.carried_out(began, now, counters),
+            (None, Some(began)) => self.meter.was_busy(began, now, counters),
+            (None, None) => {}
+        }
+        self.meter.tick(now, self.sessions.len(), counters);
     }
 
     fn serve_datagrams(&mut self, number: usize) -> usize {
@@ -255,7 +312,8 @@ impl EventLoop {
     }
 
     fn goes_on(&self, name: u64) -> bool {
-        self.sessions.get(&name).is_some_and(Session::is_ready)
+        let goes_on = |session: &Session| session.is_ready() && !session.is_blocked();
+        self.sessions.get(&name).is_some_and(goes_on)
     }
 
     fn serve(&mut self, name: u64) {
@@ -300,6 +358,38 @@ impl EventLoop {
             // One whose server is gone is told so by its bell, which stays readable.
             let _ = lane.map(|lane| lane.set_waits(waits));
         }
+        self.backends.set_waits(waits);
+    }
+
+    /// Tells clients what came of their messages; how many were told.
+    fn tell_answers(&mut self) -> usize {
+        if !self.backends.awaits_answers() {
+            return 0;
+        }
+        let mut replies = self.backends.take_replies();
+        let mut told = 0;
+        if !replies.is_empty() {
+            replies.sort();
+            for its in replies.by_session() {
+                // Nobody hears of those whose session has ended.
+                let name = its[0].session;
+                told += usize::from(self.turn(name, |session, backends, buffers| {
+                    let under_way = &mut backends.sender.under_way;
+                    its.iter().for_each(|reply| under_way.ended(reply.cost));
+                    Some(session.tell(&replies, its, buffers))
+                }));
+                // It goes on when its socket has room, and would else be named twice then.
+                if self.sessions.get(&name).is_some_and(Session::is_blocked) {
+                    self.ready.retain(|ready| *ready != name);
+                }
+            }
+            // What could not go while it had something under way.
+            if self.at >= self.shared.active() {
+                self.leave();
+            }
+        }
+        self.backends.give_back(replies);
+        told
     }
 
     /// The bell of a session's lane.
@@ -341,7 +431,14 @@ impl EventLoop {
         };
         let (was_blocked, was_withheld) = (session.is_blocked(), session.is_withheld());
         let (bytes_in, bytes_out) = (session.bytes_in, session.bytes_out);
-        let Some(turn) = turn(session, &mut self.backends, &mut self.buffers) else {
+        self.backends.sender = Sender {
+            session: name,
+            may_write: session.may_write,
+            under_way: session.messages,
+        };
+        let turn = turn(session, &mut self.backends, &mut self.buffers);
+        session.messages = self.backends.sender.under_way;
+        let Some(turn) = turn else {
             return false;
         };
         if turn == Turn::Ready {
@@ -350,6 +447,7 @@ impl EventLoop {
         let counters = &self.shared.loops[self.at].counters;
         add(&counters.bytes_in, session.bytes_in - bytes_in);
         add(&counters.bytes_out, session.bytes_out - bytes_out);
+        session.count_work(session.bytes_in - bytes_in + session.bytes_out - bytes_out);
         let (is_blocked, is_withheld) = (turn == Turn::Blocked, session.is_withheld());
         if (is_blocked, is_withheld) != (was_blocked, was_withheld) {
             // Whoever does not take answers is not asked for more, nor is one whose lane is
@@ -398,7 +496,9 @@ impl EventLoop {
 
     /// Its socket leaves epoll when it is closed.
     fn remove(&mut self, name: u64, is_blocked: bool) {
-        if let Some(session) = self.sessions.remove(&name) {
+        if let Some(mut session) = self.sessions.remove(&name) {
+            let counters = &self.shared.loops[self.at].counters;
+            self.meter.ends(&mut session, counters);
             self.shared.forget(&session);
             self.blocked_count -= usize::from(is_blocked);
             self.count_sessions();
@@ -423,7 +523,7 @@ impl EventLoop {
     /// Takes the sessions that were handed over, but for those of clients that have lost
     /// the right to read on the way.
     fn take_arrivals(&mut self) {
-        for session in self.share().take_arrivals() {
+        for mut session in self.share().take_arrivals() {
             let name = self.next_session;
             let is_blocked = session.is_blocked();
             let interest = match is_blocked {
@@ -432,8 +532,14 @@ impl EventLoop {
             };
             let data = epoll::EventData::new_u64(name);
             let may_read = (self.shared.admits)(&session.who);
+            session.may_write = (self.shared.writes)(&session.who);
             if !may_read {
                 add(&self.share().counters.revoked, 1);
+            }
+            if may_read && self.at >= self.shared.active() && session.is_movable() {
+                // It was on its way when this loop was parked.
+                self.shared.hand_over(session);
+                continue;
             }
             if !may_read || epoll::add(&self.epoll, &session.socket, data, interest).is_err() {
                 self.shared.forget(&session);
@@ -445,9 +551,69 @@ impl EventLoop {
                 false if session.is_ready() => self.ready.push(name),
                 false => {}
             }
+            let counters = &self.shared.loops[self.at].counters;
+            self.meter.comes(name, &session, counters);
             self.sessions.insert(name, session);
             self.count_sessions();
         }
+    }
+
+    /// Gives sessions to other loops, as it was told to.
+    fn take_moves(&mut self) {
+        for what in self.share().take_moves() {
+            match what {
+                // It may be active again.
+                GivenAway::All if self.at < self.shared.active() => {}
+                GivenAway::All => self.leave(),
+                GivenAway::Part { permille, to } => self.give(permille, to),
+            }
+        }
+    }
+
+    /// Gives all sessions away that can be: others are active, this one is not.
+    fn leave(&mut self) {
+        let sessions = self.sessions.iter();
+        let all = sessions.filter(|(_, session)| session.is_movable());
+        let all: Vec<u64> = all.map(|(name, _)| *name).collect();
+        for name in all {
+            if let Some(session) = self.take_out(name) {
+                self.shared.hand_over(session);
+            }
+        }
+    }
+
+    /// Gives sessions to the loop `to` that make up this part of the work, or less: one that is
+    /// more by itself would only be somewhere else.
+    fn give(&mut self, permille: u32, to: usize) {
+        let work = self.sessions.values().map(Session::work).sum::<u64>();
+        let mut left = work.saturating_mul(permille.into()) / 1000;
+        let sessions = self.sessions.iter();
+        let theirs = sessions.filter(|(_, session)| session.is_movable() && session.work() > 0);
+        let mut theirs: Vec<(u64, u64)> = theirs.map(|(name, of)| (of.work(), *name)).collect();
+        theirs.sort_unstable_by(|one, other| other.cmp(one));
+        for (work, name) in theirs {
+            if work <= left
+                && let Some(session) = self.take_out(name)
+            {
+                left -= work;
+                self.shared.hand_to(to, session);
+            }
+        }
+    }
+
+    /// Takes a session out that goes on elsewhere, between two of its turns.
+    fn take_out(&mut self, name: u64) -> Option<Session> {
+        let session = self.sessions.get(&name)?;
+        // The other loop's epoll is another one.
+        epoll::delete(&self.epoll, &session.socket).ok()?;
+        let session = self.sessions.remove(&name)?;
+        self.blocked_count -= usize::from(session.is_blocked());
+        self.ready.retain(|ready| *ready != name);
+        add(&self.share().counters.sessions_moved, 1);
+        let counters = &self.shared.loops[self.at].counters;
+        self.meter.leaves(&session, counters);
+        self.count_sessions();
+        Some(session)
     }
 
     /// Ends the sessions of those who may not read any more.
@@ -464,6 +630,9 @@ impl EventLoop {
         for (name, is_blocked) in out {
             add(&self.share().counters.revoked, 1);
             self.remove(name, is_blocked);
+        }
+        for session in self.sessions.values_mut() {
+            session.may_write = (self.shared.writes)(&session.who);
         }
     }
 

@@ -86,7 +86,8 @@ impl Lane for QueueLane {
                 Placing::Placed
             }
             Err(Refused::Full | Refused::Skipped) => Placing::NoRoom,
-            Err(Refused::Closed) => Placing::Over(LaneEnd::Closed),
+            // An engine does not fork.
+            Err(Refused::Closed | Refused::OtherProcess) => Placing::Over(LaneEnd::Closed),
             Err(Refused::OrderBroken { .. }) => Placing::Over(LaneEnd::OrderBroken),
             Err(Refused::TooLong { .. }) => Placing::Over(LaneEnd::TooLong),
         }

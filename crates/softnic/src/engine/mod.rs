@@ -1,18 +1,24 @@
 //! An engine: threads that read and place requests, one that lets clients in, one that maps
-//! backends, and one for each queue that asks it for lanes; stopped when it is dropped.
+//! backends, one that sees how many are to read where there are several, and one for each queue
+//! that asks it for lanes; stopped when it is dropped.
 
 mod backends;
 mod claimer;
 mod counters;
 mod datagrams;
 mod event_loop;
+#[cfg(test)]
+mod event_loop_tests;
 mod greeter;
 mod guest;
 mod lane;
 mod mapper;
+mod messages;
+mod meter;
 mod orders;
 mod patience;
 mod ports;
+mod scaler;
 mod seats;
 mod session;
 mod shared;
@@ -30,6 +36,7 @@ use event_loop::EventLoop;
 use greeter::Greeter;
 use mapper::Mapper;
 use orders::Orders;
+use scaler::Scaler;
 use seats::Seats;
 use shared::Shared;
 use shares::Shares;
@@ -50,6 +57,8 @@ pub const ENGINE_COUNT_MAX: usize = 64;
 pub struct EngineOptions {
     /// Threads that read: sessions are spread over them.
     pub engines: usize,
+    /// So many read under load, and `engines` without it; fewer than these are as many.
+    pub engines_max: usize,
     /// How long it looks for requests after the last one before it sleeps, where they come
     /// soon (within half of it); elsewhere it sleeps at once.
     pub spin: Duration,
@@ -70,6 +79,7 @@ impl Default for EngineOptions {
     fn default() -> Self {
         EngineOptions {
             engines: 1,
+            engines_max: 1,
             spin: Duration::from_micros(50),
             sessions_max: 256,
             sessions_of_one_max: None,
@@ -128,14 +138,16 @@ impl Engine {
     /// Serves on `listener`. `places` says which backends there are; it is asked by a
     /// thread that may wait, now and then and whenever one cannot be found where it was
     /// (then with `true`: what is known may be out of date). With `tls`, everybody speaks
-    /// TLS and shows a certificate.
+    /// TLS and shows a certificate. `admits` says who reads, and `writes` which of those may hand
+    /// messages to the backends that change something.
     pub fn start(
         listener: TcpListener,
-        (tls, admits): (Option<Tls>, Admits),
+        (tls, admits, writes): (Option<Tls>, Admits, Admits),
         places: impl FnMut(bool) -> CellPlaces + Send + 'static,
         options: EngineOptions,
     ) -> Result<Engine, EngineError> {
-        Engine::start_beside(listener, (tls, admits), Box::new(places), None, options)
+        let may = (admits, writes);
+        Engine::start_beside(listener, (tls, may), Box::new(places), None, options)
     }
 
     /// Serves on `listener` for clients of ordered queues, as [`Engine::start`] does for those
@@ -147,12 +159,13 @@ impl Engine {
         options: EngineOptions,
     ) -> Result<Engine, EngineError> {
         let nowhere = Box::new(|_| CellPlaces::default());
-        Engine::start_beside(listener, (tls, admits), nowhere, Some(queues), options)
+        let may = (admits, Arc::new(|_: &Who| false) as Admits);
+        Engine::start_beside(listener, (tls, may), nowhere, Some(queues), options)
     }
 
     fn start_beside(
         listener: TcpListener,
-        (tls, admits): (Option<Tls>, Admits),
+        (tls, may): (Option<Tls>, (Admits, Admits)),
         places: Box<dyn FnMut(bool) -> CellPlaces + Send>,
         queues: Option<Queues>,
         options: EngineOptions,
@@ -178,7 +191,7 @@ impl Engine {
             }
         };
         let seats = Seats::new(options.sessions_max, share(&options, tls.is_some()));
-        let shared = Shared::new(options, admits, (seats, orders));
+        let shared = Shared::new(options, may, (seats, orders));
         let shared = Arc::new(shared.map_err(prepared)?);
         let mut loops = Vec::new();
         for at in 0..shared.loops.len() {
@@ -194,6 +207,10 @@ impl Engine {
         };
         for (at, event_loop) in loops.into_iter().enumerate() {
             engine.spawn(&format!("trefoil-nic-{at}"), move || event_loop.run())?;
+        }
+        if shared.loops.len() > 1 {
+            let scaler = Scaler::new(Arc::clone(&shared));
+            engine.spawn("trefoil-scaler", move || scaler.run())?;
         }
         engine.spawn("trefoil-greeter", move || greeter.run())?;
         engine.spawn("trefoil-mapper", move || mapper.run())?;

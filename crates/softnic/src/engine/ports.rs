@@ -61,6 +61,9 @@ impl Ports {
         let is_open = match sockets.inspect_err(tell) {
             Err(_) => false,
             Ok(sockets) => {
+                if is_shared && let Some(Ok(one)) = sockets.first().map(UdpSocket::try_clone) {
+                    shared.add_group(one);
+                }
                 for (socket, share) in sockets.into_iter().zip(&shared.loops) {
                     share.give_socket(socket);
                 }
@@ -72,8 +75,8 @@ impl Ports {
     }
 }
 
-/// With others of this engine at the same address, if it `is_shared`: then the system
-/// decides which of them gets a client's datagrams, all of them the same one.
+/// With others of this engine at the same address, if it `is_shared`: then the name of the
+/// session decides which of them gets a datagram ([`Shared::add_group`]).
 fn socket_at(address: SocketAddr, is_shared: bool) -> io::Result<UdpSocket> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,

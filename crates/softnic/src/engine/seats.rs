@@ -79,10 +79,13 @@ pub(super) struct Seat {
 }
 
 impl Seat {
-    /// It is of the loop that has this count, too.
+    /// It is of the loop that has this count, too, and of no other one any more.
     pub(super) fn join(&mut self, of_loop: &Arc<AtomicUsize>) {
         of_loop.fetch_add(1, Ordering::AcqRel);
-        self.of_loop = Some(Arc::clone(of_loop));
+        let before = self.of_loop.replace(Arc::clone(of_loop));
+        if let Some(before) = before {
+            before.fetch_sub(1, Ordering::AcqRel);
+        }
     }
 }
 

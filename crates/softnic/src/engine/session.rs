@@ -4,11 +4,13 @@ use super::Who;
 use super::claimer::Given;
 use super::guest::Guest;
 use super::lane::QueueLane;
+use super::messages::{Replies, Reply, UnderWay};
 use super::seats::Seat;
 use crate::channel::{Broken, Channel};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
+use trefoil_sockets::stream::StreamState;
 use trefoil_softnic_core::placing::Placer;
 use trefoil_softnic_core::wire::{Claim, Claimed};
 use trefoil_softnic_core::{Memory, Target, TargetError};
@@ -50,6 +52,11 @@ const RECEIVE_LEN: usize = 64 << 10;
 /// Bytes of answers after which others have their turn. A client's window stops a turn
 /// before its next frame, too: two windows are the most that one turn sends.
 pub(super) const TURN_LEN: usize = 64 << 10;
+/// Memory for input that an empty session keeps: what a receipt takes behind a frame of requests
+/// that came in parts, so that batches do not allocate again and again.
+const INPUT_KEPT_LEN: usize = RECEIVE_LEN + (16 << 10);
+/// A turn takes as long as so many bytes do, whatever it moves: two calls of the system.
+const TURN_WORK: u64 = 8 << 10;
 
 impl Buffers {
     pub(super) fn new() -> Self {
@@ -85,6 +92,10 @@ pub(super) struct Session {
     pub(super) is_watched: bool,
     /// Its client.
     pub(super) who: Who,
+    /// Whether that may store and erase, too: as of the last time that it was judged.
+    pub(super) may_write: bool,
+    /// Its messages in backends' rings.
+    pub(super) messages: UnderWay,
     /// Goes with it: others see whether it is there still.
     pub(super) life: Arc<()>,
     /// Its place in the engine and in its loop.
@@ -100,6 +111,9 @@ pub(super) struct Session {
     pub(super) since: Instant,
     pub(super) bytes_in: u64,
     pub(super) bytes_out: u64,
+    /// What was seen of its stream at the last look, with what the socket has not taken.
+    pub(super) stream: StreamState,
+    work: u64,
 }
 
 impl Session {
@@ -114,6 +128,8 @@ impl Session {
             is_withheld: false,
             is_watched: false,
             who,
+            may_write: false,
+            messages: UnderWay::default(),
             life: Arc::default(),
             seat,
             is_ready: false,
@@ -123,6 +139,8 @@ impl Session {
             since: Instant::now(),
             bytes_in: 0,
             bytes_out: 0,
+            stream: StreamState::default(),
+            work: 0,
         };
         // One that is blocked goes on when its socket has room.
         session.is_ready = !session.input.is_empty() && !session.is_blocked();
@@ -133,9 +151,34 @@ impl Session {
         !self.output.is_empty() || self.channel.waits()
     }
 
+    /// Bytes of answers that its socket has not taken.
+    pub(super) fn untaken_len(&self) -> usize {
+        self.output.len() - self.sent
+    }
+
     /// Whether it takes nothing more until its lane has room.
     pub(super) fn is_withheld(&self) -> bool {
         self.is_withheld
+    }
+
+    /// Whether another loop may have it: nobody else knows it by its name in this one.
+    pub(super) fn is_movable(&self) -> bool {
+        matches!(self.used_for, Use::Reads) && self.messages.is_none()
+    }
+
+    /// What it has cost its loop lately.
+    pub(super) fn work(&self) -> u64 {
+        self.work
+    }
+
+    /// It has had a turn that moved so many bytes.
+    pub(super) fn count_work(&mut self, len: u64) {
+        self.work += TURN_WORK + len;
+    }
+
+    /// So many times what was is worth half.
+    pub(super) fn age_work(&mut self, times: u32) {
+        self.work = self.work.checked_shr(times).unwrap_or(0);
     }
 
     /// Whether something will happen in its lane that its client is to hear of.
@@ -194,6 +237,33 @@ impl Session {
         }
         buffers.out.clear();
         placer.look(&mut buffers.out).then(|| self.told(buffers))
+    }
+
+    /// Tells its client what came of messages.
+    pub(super) fn tell(&mut self, replies: &Replies, its: &[Reply], buffers: &mut Buffers) -> Turn {
+        buffers.out.clear();
+        for reply in its {
+            buffers.out.extend_from_slice(replies.frame(reply));
+        }
+        self.told_amid(buffers)
+    }
+
+    /// Sends what was put out while there may be frames that it has kept. What is blocked goes on
+    /// when its client takes answers; what was, and is no more, goes on in the next round, since
+    /// nothing else may come that would be a reason to.
+    fn told_amid(&mut self, buffers: &Buffers) -> Turn {
+        let was_blocked = self.is_blocked();
+        match self.told(buffers) {
+            Turn::Blocked => {
+                self.is_ready = false;
+                Turn::Blocked
+            }
+            Turn::Waits | Turn::Withheld if was_blocked => {
+                self.is_ready = true;
+                Turn::Ready
+            }
+            turn => turn,
+        }
     }
 
     /// The server has hung up: tells its client.
@@ -292,7 +362,10 @@ impl Session {
         let mut input = std::mem::take(&mut self.input);
         let (turn, used) = self.carry_out_from(&input, memory, buffers);
         input.drain(..used);
-        self.input = input;
+        // The longest frames are ten times as long as those of requests, and rare.
+        if !input.is_empty() || input.capacity() <= INPUT_KEPT_LEN {
+            self.input = input;
+        }
         turn
     }
 
@@ -394,19 +467,23 @@ impl Session {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::guest::Step;
     use super::super::seats::Seats;
     use super::*;
     use rustix::net::sockopt;
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
-    use trefoil_layout::KeyHash;
+    use trefoil_layout::data::DataEntry;
+    use trefoil_layout::message::{Request as Asked, RequestHead};
+    use trefoil_layout::op::{Action, Mutation};
+    use trefoil_layout::{KeyHash, Version};
     use trefoil_softnic_core::limits::WINDOW_LEN;
+    use trefoil_softnic_core::wire::message::MESSAGE_SOLICITED_MIN;
     use trefoil_softnic_core::wire::placing::PLACING_VERSION;
     use trefoil_softnic_core::wire::{
-        Answer, Ask, HEAD_LEN, Head, Hello, Kind, Open, OpenStatus, Opened, Region, Request,
-        Status, Welcome,
+        Answer, Ask, HEAD_LEN, Head, Hello, Kind, Message, Open, OpenStatus, Opened, Region,
+        Request, Status, Welcome,
     };
     use trefoil_softnic_core::{ReadRange, Scan};
 
@@ -435,7 +512,7 @@ mod tests {
 
     const READ_LEN: u32 = 128 << 10;
 
-    fn asks(frames: u64) -> Vec<u8> {
+    pub(in super::super) fn asks(frames: u64) -> Vec<u8> {
         let mut bytes = Vec::new();
         Hello::new(WINDOW_LEN, &[]).encode(&mut bytes);
         for id in 0..frames {
@@ -527,7 +604,7 @@ mod tests {
     }
 
     /// A CLAIM of this queue.
-    fn claim(queue: u32) -> Vec<u8> {
+    pub(in super::super) fn claim(queue: u32) -> Vec<u8> {
         let mut bytes = Vec::new();
         let claim = Claim {
             version: PLACING_VERSION,
@@ -539,8 +616,84 @@ mod tests {
         bytes
     }
 
+    /// What came of messages is told amid a turn that goes on in the next round, and the client
+    /// does not take it: others must not wait behind that turn, nor it behind others.
+    #[test]
+    fn whoever_is_told_something_and_does_not_take_it_is_blocked_and_not_ready() {
+        let (mut client, mut session) = both(&asks(0));
+        sockopt::set_socket_send_buffer_size(&session.socket, 1 << 20).unwrap();
+        client.write_all(&asks(3)[asks(0).len()..]).unwrap();
+        let mut buffers = Buffers::new();
+        // One read fits into what the system keeps, the next does not come at once.
+        while !session.is_ready() {
+            let turn = session.receive(&mut Zeroes, &mut buffers);
+            assert!(matches!(turn, Turn::Waits | Turn::Ready), "{turn:?}");
+        }
+        let replies = Replies::of_len(1, 4 << 20);
+        let its = replies.by_session().next().unwrap();
+        assert_eq!(session.tell(&replies, its, &mut buffers), Turn::Blocked);
+        assert!(session.is_blocked() && !session.is_ready());
+        // What it has kept is carried out when the client takes answers.
+        let taker = std::thread::spawn(move || {
+            let (mut len, mut buffer) = (0, vec![0; 1 << 20]);
+            while let Ok(count) = client.read(&mut buffer)
+                && count > 0
+            {
+                len += count as u64;
+            }
+            len
+        });
+        let least = 3 * u64::from(READ_LEN) + (4 << 20);
+        while session.bytes_out < least {
+            let turn = match (session.is_blocked(), session.is_ready()) {
+                (true, _) => session.resume(Instant::now(), &mut Zeroes, &mut buffers),
+                (false, true) => session.carry_out(&mut Zeroes, &mut buffers),
+                (false, false) => panic!("nothing more comes"),
+            };
+            assert!(!matches!(turn, Turn::Ends(_)), "{turn:?}");
+        }
+        drop(session);
+        assert!(taker.join().unwrap() >= least);
+    }
+
+    /// A long message that came in parts.
+    #[test]
+    fn a_session_that_waits_keeps_no_memory_of_long_frames() {
+        let mut frame = Vec::new();
+        let value = vec![7; 60 << 10];
+        let request = Asked::Mutate(Mutation {
+            action: Action::Set,
+            version: Version::new(3, 2, 1),
+            entry: DataEntry {
+                key: b"k",
+                value: &value,
+                ..DataEntry::default()
+            },
+        });
+        let head = RequestHead {
+            id: 1,
+            config_id: 1,
+        };
+        Message::encode((0, MESSAGE_SOLICITED_MIN), head, &request, &mut frame);
+        let (mut client, mut session) = both(&asks(0));
+        sockopt::set_socket_send_buffer_size(&session.socket, 1 << 20).unwrap();
+        let mut buffers = Buffers::new();
+        let (first, last) = frame.split_at(frame.len() - 8);
+        for part in [first, last] {
+            let received = session.bytes_in + part.len() as u64;
+            client.write_all(part).unwrap();
+            while session.bytes_in < received {
+                let turn = session.receive(&mut Zeroes, &mut buffers);
+                assert_eq!(turn, Turn::Waits);
+            }
+        }
+        assert_eq!(session.input.len(), 0);
+        let kept = session.input.capacity();
+        assert!(kept <= INPUT_KEPT_LEN, "{kept} bytes");
+    }
+
     /// Both ends of a connection; the session has what was sent at first.
-    fn both(sent: &[u8]) -> (TcpStream, Session) {
+    pub(in super::super) fn both(sent: &[u8]) -> (TcpStream, Session) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (socket, _) = listener.accept().unwrap();

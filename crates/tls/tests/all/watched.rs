@@ -138,5 +138,5 @@ fn one_who_begins_waits_for_files_that_are_being_replaced() {
     let begin = Instant::now();
     let error = Tls::read(&part.files(), CertUse::Client).unwrap_err();
     assert!(matches!(error, CertError::KeyMismatch { .. }), "{error}");
-    assert!(begin.elapsed() < Duration::from_secs(3));
+    assert!(begin.elapsed() < Duration::from_secs(30));
 }

@@ -359,6 +359,9 @@ pub(crate) struct OrderedBenchArgs {
     /// Where the durable queue's files are made [default: the system's folder for such]
     #[arg(long, value_name = "DIR")]
     pub folder: Option<PathBuf>,
+    /// Draw the latencies into this directory, as SVG and PNG
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
     /// Core of the servers
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub server_core: usize,

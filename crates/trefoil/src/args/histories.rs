@@ -37,7 +37,7 @@ pub(crate) struct HistoriesArgs {
     /// Clients at a time, each a process
     #[arg(long)]
     pub clients: Option<usize>,
-    /// How clients reach the cell: rings, message, rpc, gateway [default: all]
+    /// How clients reach the cell: rings, message, rpc, gateway [default: all], and queue: SETs and ERASEs are acknowledged before they are executed, those of gateways, too
     #[arg(long, value_delimiter = ',', value_name = "NAME[,…]")]
     pub carriers: Option<Vec<CarrierKind>>,
     /// What goes wrong: kill, restart, stop, skew, flush, client-kill, gateway-restart, memory, move, upgrade, drain, etcd-kill, etcd-stop, disk-full, network, resize, replace; or none

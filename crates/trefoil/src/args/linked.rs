@@ -14,12 +14,28 @@ pub(crate) struct RelayArgs {
         long,
         env = "TREFOIL_POSTGRES",
         hide_env_values = true,
-        value_name = "URL"
+        value_name = "URL",
+        required_unless_present = "print_sql"
     )]
-    pub postgres: String,
+    pub postgres: Option<String>,
     /// The publication to follow
-    #[arg(long, value_name = "NAME")]
-    pub publication: String,
+    #[arg(
+        long,
+        value_name = "NAME",
+        required_unless_present = "notify",
+        conflicts_with = "notify"
+    )]
+    pub publication: Option<String>,
+    /// Without logical replication: the channel that triggers notify; every interruption is a gap
+    #[arg(
+        long,
+        value_name = "CHANNEL",
+        conflicts_with_all = ["slot", "temporary", "refreshes", "linger", "restart_is_gap"]
+    )]
+    pub notify: Option<String>,
+    /// With --notify: print the triggers and functions that the database needs, and end; the tables' owner runs them, and again when a --map changes
+    #[arg(long, requires = "notify", conflicts_with = "publication")]
+    pub print_sql: bool,
     /// Replication slot, in which the database remembers where the relay is
     #[arg(long, value_name = "NAME", default_value = "trefoil")]
     pub slot: String,
@@ -56,6 +72,14 @@ pub(crate) struct RelayArgs {
     /// Allow addresses off loopback without TLS
     #[arg(long)]
     pub insecure: bool,
+    /// Users of this host besides this one and root who may subscribe without certificates, and drain, also with certificates: names or numbers
+    #[arg(
+        long,
+        value_name = "USER",
+        value_delimiter = ',',
+        conflicts_with = "insecure"
+    )]
+    pub allow_user: Vec<String>,
     /// Address at which metrics, readiness and drain are served, or off
     #[arg(long, value_name = "HOST:PORT|off", default_value = "off")]
     pub metrics: String,
@@ -94,6 +118,14 @@ pub(crate) struct AssignerArgs {
     /// Allow addresses off loopback without TLS
     #[arg(long)]
     pub insecure: bool,
+    /// Users of this host besides this one and root who may come in without certificates, and drain, also with certificates: names or numbers
+    #[arg(
+        long,
+        value_name = "USER",
+        value_delimiter = ',',
+        conflicts_with = "insecure"
+    )]
+    pub allow_user: Vec<String>,
     /// Address at which metrics, readiness and drain are served, or off
     #[arg(long, value_name = "HOST:PORT|off", default_value = "off")]
     pub metrics: String,
@@ -121,6 +153,14 @@ pub(crate) struct AssignerAddressArgs {
     /// Allow addresses off loopback without TLS
     #[arg(long)]
     pub insecure: bool,
+    /// Users of this host besides this one and root who may run the assigner without certificates: names or numbers
+    #[arg(
+        long,
+        value_name = "USER",
+        value_delimiter = ',',
+        conflicts_with = "insecure"
+    )]
+    pub allow_user: Vec<String>,
 }
 
 #[derive(Subcommand, Debug, Clone)]
@@ -195,7 +235,7 @@ pub(crate) struct LinkedTopArgs {
 
 #[derive(Args, Debug, Clone)]
 pub(crate) struct LinkedDrainArgs {
-    /// Where the process serves its metrics; it takes this from its own host only
+    /// Where the process serves its metrics; it takes this from its own host, user and root only
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9413")]
     pub at: SocketAddr,
     /// Give up after so long [default: wait for as long as it takes]

@@ -57,7 +57,7 @@ pub(crate) struct QueueServer {
     /// Users besides this one and root whose server is trusted: names or numbers
     #[arg(long, value_name = "USER", value_delimiter = ',')]
     pub server_user: Vec<String>,
-    /// Reach the queue by the engine at this address, beside its server on another host
+    /// Reach the queue by the engine at this address, beside its server on another host [default: shared memory, by --socket: nobody stands between]
     #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["socket", "server_user"])]
     pub engine: Option<String>,
     /// Which of the engine's queues: 0 is its first --socket

@@ -67,6 +67,7 @@ fn load(args: &LoadArgs, gets: f64) -> Outcome {
     let mut target = Trefoil::new(cell.client(Options {
         engine: args.by.engine,
         engine_datagrams: args.by.engine_udp,
+        engine_messages: args.by.engine_messages.is_on(),
         strategy: args.by.strategy,
         ..Options::default()
     }));

@@ -14,6 +14,11 @@ pub(super) fn run(args: &NetworkArgs) -> Outcome {
         ));
     }
     need_two_cores()?;
+    if let Some(out) = &args.out {
+        // Before minutes are spent.
+        std::fs::create_dir_all(out)
+            .map_err(|e| Failure::doing(format!("cannot make {}", out.display()), e))?;
+    }
     let options = NetworkOptions {
         program: program()?,
         seconds: args.seconds,
@@ -22,15 +27,14 @@ pub(super) fn run(args: &NetworkArgs) -> Outcome {
         only: args.only.clone(),
     };
     let report = network(&options, &mut |what| eprintln!("{what}")).map_err(Failure::of)?;
-    if let Some(out) = &args.out {
-        std::fs::create_dir_all(out)
-            .map_err(|e| Failure::doing(format!("cannot make {}", out.display()), e))?;
-        report.draw(out).map_err(Failure::of)?;
-    }
     if args.json {
         print_json(&report)?;
     } else {
         print_line(&report.table())?;
+    }
+    // What was measured is told by then, whatever becomes of the plots.
+    if let Some(out) = &args.out {
+        report.draw(out).map_err(Failure::of)?;
     }
     Ok(match report.has_failed() {
         true => ExitCode::FAILURE,

@@ -4,7 +4,7 @@ use super::{need_two_cores, program};
 use crate::args::{OrderedBenchArgs, OrderedPart};
 use crate::failure::{Failure, Outcome, print_json, print_line};
 use std::process::ExitCode;
-use trefoil_bench::ordered::ordered;
+use trefoil_bench::ordered::{draw, ordered};
 use trefoil_ordered_load::LoadOptions;
 
 pub(super) fn run(args: &OrderedBenchArgs) -> Outcome {
@@ -12,6 +12,11 @@ pub(super) fn run(args: &OrderedBenchArgs) -> Outcome {
         return Err(Failure::Usage("--seconds has to be above 0".into()));
     }
     need_two_cores()?;
+    if let Some(out) = &args.out {
+        // Before minutes are spent.
+        std::fs::create_dir_all(out)
+            .map_err(|e| Failure::doing(format!("cannot make {}", out.display()), e))?;
+    }
     let has = |part| args.only.is_empty() || args.only.contains(&part);
     let options = LoadOptions {
         runs: args.runs,
@@ -35,6 +40,10 @@ pub(super) fn run(args: &OrderedBenchArgs) -> Outcome {
         print_json(&report)?;
     } else {
         print_line(&report.table())?;
+    }
+    // What was measured is told by then, whatever becomes of the plots.
+    if let Some(out) = &args.out {
+        draw(&report, out).map_err(Failure::of)?;
     }
     Ok(ExitCode::SUCCESS)
 }

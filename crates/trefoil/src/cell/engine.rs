@@ -4,7 +4,7 @@
 use crate::args::{Plaintext, Restart, UpArgs};
 use crate::backoff::{LIFE_MIN, pause};
 use crate::cell::program::{Program, Starter};
-use crate::cell::up::RESTART_DEFAULT;
+use crate::cell::up::{RESTART_DEFAULT, engine_metrics};
 use crate::failure::Failure;
 use rustix::process::{Pid, Signal, kill_process};
 use std::net::SocketAddr;
@@ -18,10 +18,26 @@ use tokio::process::{Child, ChildStdout};
 /// How long it may take to end after it was asked to.
 const STOP_PATIENCE: Duration = Duration::from_secs(2);
 
+/// Where it is reached.
+#[derive(Clone, Copy)]
+struct Addresses {
+    listen: SocketAddr,
+    /// Of its metrics.
+    metrics: Option<SocketAddr>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Start {
+    /// Somebody waits until it serves.
+    First,
+    /// It has died.
+    Again,
+}
+
 /// See the module.
 pub(super) struct EngineProcess {
     program: Arc<Program>,
-    listen: SocketAddr,
+    at: Addresses,
     child: Option<(Child, Instant)>,
     /// When it is started again.
     due: Option<Instant>,
@@ -37,15 +53,17 @@ impl EngineProcess {
         starter: &Starter,
         listen: SocketAddr,
     ) -> Result<Self, Failure> {
-        let mut child = spawn(program, starter, listen, Stdio::piped())?;
-        let Some(address) = served_at(child.stdout.take()).await else {
+        let metrics = engine_metrics(&starter.args)?;
+        let wanted = Addresses { listen, metrics };
+        let mut child = spawn(program, starter, wanted, Start::First)?;
+        let Some(at) = served_at(child.stdout.take()).await else {
             return Err(Failure::Failed(format!(
                 "the engine at {listen} did not start; its message stands above"
             )));
         };
         Ok(EngineProcess {
             program: Arc::clone(program),
-            listen: address,
+            at,
             child: Some((child, Instant::now())),
             due: None,
             deaths: 0,
@@ -54,7 +72,12 @@ impl EngineProcess {
 
     /// Where it listens.
     pub(super) fn address(&self) -> SocketAddr {
-        self.listen
+        self.at.listen
+    }
+
+    /// Where its metrics are served.
+    pub(super) fn metrics(&self) -> Option<SocketAddr> {
+        self.at.metrics
     }
 
     /// Its process, while it runs.
@@ -82,7 +105,7 @@ impl EngineProcess {
         }
         if self.due.is_some_and(|due| now >= due) {
             self.due = None;
-            match spawn(&self.program, starter, self.listen, Stdio::null()) {
+            match spawn(&self.program, starter, self.at, Start::Again) {
                 Ok(child) => self.child = Some((child, now)),
                 Err(error) => {
                     self.deaths += 1;
@@ -117,17 +140,21 @@ impl EngineProcess {
 }
 
 /// Where an engine says that it serves; `None` if it has ended without a word.
-async fn served_at(out: Option<ChildStdout>) -> Option<SocketAddr> {
+async fn served_at(out: Option<ChildStdout>) -> Option<Addresses> {
     let line = BufReader::new(out?).lines().next_line().await.ok()??;
     let said: serde_json::Value = serde_json::from_str(line.strip_prefix("ready ")?).ok()?;
-    said["engine"].as_str()?.parse().ok()
+    let at = |name: &str| said[name].as_str()?.parse().ok();
+    Some(Addresses {
+        listen: at("engine")?,
+        metrics: at("metrics"),
+    })
 }
 
 fn spawn(
     program: &Program,
     starter: &Starter,
-    listen: SocketAddr,
-    stdout: Stdio,
+    at: Addresses,
+    start: Start,
 ) -> Result<Child, Failure> {
     let UpArgs {
         host,
@@ -137,10 +164,13 @@ fn spawn(
     let mut command = program.command();
     command
         .args(["engine", "--is-bound", "--cell", &starter.home.address()])
-        .args(["--listen", &listen.to_string()])
+        .args(["--listen", &at.listen.to_string()])
         .stdin(Stdio::null())
         // Its ready line is not ours, and nobody waits for that of a later one.
-        .stdout(stdout)
+        .stdout(match start {
+            Start::First => Stdio::piped(),
+            Start::Again => Stdio::null(),
+        })
         .kill_on_drop(true);
     if let Some(engines) = size.engines {
         command.arg("--engines").arg(engines.to_string());
@@ -150,6 +180,16 @@ fn spawn(
     }
     if let Some(share) = size.engine_share {
         command.arg("--engine-share").arg(share.to_string());
+    }
+    if let Some(metrics) = at.metrics {
+        command.arg("--metrics").arg(metrics.to_string());
+        if start == Start::Again {
+            // Clients are not to miss the engine for that.
+            command.arg("--metrics-may-come-later");
+        }
+    }
+    if host.plaintext.contains(&Plaintext::Metrics) {
+        command.arg("--plaintext-metrics");
     }
     if let Some(certs) = &host.certs {
         command.arg("--certs").arg(certs);

@@ -282,9 +282,26 @@ fn engine_line(engine: &EngineLine) -> String {
             count("cpu_us") as f64 / operations as f64
         ),
     };
+    let (threads, most) = (count("engines").max(1), count("engines_max"));
+    let at_most = match most > threads {
+        true => format!(" (of {most})"),
+        false => String::new(),
+    };
+    // An earlier release does not know it.
+    let sent_again = match counters.get("retransmitted") {
+        Some(count) => format!(", {count} sent again"),
+        None => String::new(),
+    };
+    let under_way = match counters.get("lag_us_max") {
+        Some(lag_us) => format!(
+            ", {} under way of {}, lag {lag_us} us",
+            ByteSize::b(count("in_flight_bytes")),
+            ByteSize::b(count("window_bytes")),
+        ),
+        None => String::new(),
+    };
     format!(
-        "engine {address}: {} threads, {} backends, {} connections, {operations} reads{cpu_per_operation}, {} in, {} out, {} asked again, {} refused, {} revoked",
-        count("engines").max(1),
+        "engine {address}: {threads} threads{at_most}, {} backends, {} connections, {operations} reads{cpu_per_operation}, {} in, {} out{under_way}, {} asked again{sent_again}, {} refused, {} revoked",
         count("backends_mapped"),
         // This one asks.
         count("sessions_open").saturating_sub(1),
@@ -437,4 +454,42 @@ fn recovery_line(recovery: &RecoveryStats) -> String {
         );
     }
     line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_engine_of_an_earlier_release_does_not_count_is_left_out() {
+        let line = |counters: &[(&'static str, u64)]| {
+            engine_line(&engine(EngineStats {
+                address: ([127, 0, 0, 1], 7431).into(),
+                backends: vec![0],
+                counters: Ok(counters.to_vec()),
+            }))
+        };
+        let mut counters = vec![("engines", 2), ("scans", 3), ("repeated", 5)];
+        let old = line(&counters);
+        assert!(
+            old.contains("2 threads, ") && old.contains("5 asked again, 0 refused"),
+            "{old}"
+        );
+        for unknown in ["under way", "lag", "sent again"] {
+            assert!(!old.contains(unknown), "{old}");
+        }
+        counters.extend([
+            ("lag_us_max", 310),
+            ("retransmitted", 7),
+            ("engines_max", 4),
+        ]);
+        let new = line(&counters);
+        for known in [
+            "2 threads (of 4)",
+            "0 B under way of 0 B, lag 310 us",
+            "7 sent again",
+        ] {
+            assert!(new.contains(known), "{new}");
+        }
+    }
 }

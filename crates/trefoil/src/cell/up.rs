@@ -111,8 +111,30 @@ fn check_settings(args: &UpArgs) -> Result<Option<SocketAddr>, Failure> {
         crate::engine::check_reach(listen, host.certs.is_some(), has_token)?;
     }
     crate::engine::engine_options(args.engine_size)?;
+    engine_metrics(args)?;
     let metrics = args.metrics.as_deref().unwrap_or(METRICS_DEFAULT);
     crate::serve::metrics_address(metrics)
+}
+
+/// Where the metrics of the engine are served.
+pub(super) fn engine_metrics(args: &UpArgs) -> Result<Option<SocketAddr>, Failure> {
+    let text = args.engine_metrics.as_deref();
+    let text = text.unwrap_or(crate::engine::METRICS_DEFAULT);
+    if text == "off" {
+        return Ok(None);
+    }
+    let at = crate::serve::tcp_address("--engine-metrics", text)?;
+    if crate::serve::engine_address(args.engine.as_deref())?.is_none() {
+        return Err(Failure::Usage(format!(
+            "--engine-metrics {at}: there is no engine; start one with --engine HOST:PORT"
+        )));
+    }
+    if !at.ip().is_loopback() && !args.host.plaintext.contains(&Plaintext::Metrics) {
+        return Err(Failure::Usage(format!(
+            "--engine-metrics {at} is reachable from other machines without TLS: listen on 127.0.0.1, or pass --plaintext metrics"
+        )));
+    }
+    Ok(Some(at))
 }
 
 /// Runs this host's backends of a cell that has others on other hosts.
@@ -325,6 +347,7 @@ async fn supervise(
                 "cell": address,
                 "pids": pids,
                 "engine": engine.address().to_string(),
+                "engine_metrics": engine.metrics().map(|at| at.to_string()),
                 "engine_pid": engine.pid(),
             }),
             None => serde_json::json!({ "cell": address, "pids": pids }),

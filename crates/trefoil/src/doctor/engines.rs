@@ -1,6 +1,7 @@
 //! The engines of a cell's hosts, by what they said at two moments.
 
 use super::finding::Finding;
+use bytesize::ByteSize;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use trefoil_client::EngineStats;
@@ -42,11 +43,23 @@ impl Engine {
         match (&self.error, self.cpu_us_per_operation) {
             (Some(_), _) => format!("engine   {address} does not answer"),
             (None, None) => format!("engine   {address}, nothing read yet"),
-            (None, Some(each_us)) => format!(
-                "engine   {address}, {} reads, {each_us:.2} us each, {} asked again",
-                count("scans") + count("reads"),
-                count("repeated")
-            ),
+            (None, Some(each_us)) => {
+                // An earlier release does not know it.
+                let streams = match self.counters.get("lag_us_max") {
+                    Some(lag_us) => format!(
+                        ", lag {lag_us} us, {} under way of {}, {} sent again",
+                        ByteSize::b(count("in_flight_bytes")),
+                        ByteSize::b(count("window_bytes")),
+                        count("retransmitted"),
+                    ),
+                    None => String::new(),
+                };
+                format!(
+                    "engine   {address}, {} reads, {each_us:.2} us each, {} asked again{streams}",
+                    count("scans") + count("reads"),
+                    count("repeated"),
+                )
+            }
         }
     }
 }
@@ -145,6 +158,25 @@ mod tests {
         }
         // One that was not known before is not judged.
         assert!(findings(&[], &[down]).is_empty());
+    }
+
+    /// What an engine of an earlier release does not count is left out.
+    #[test]
+    fn no_more_is_shown_than_is_known() {
+        let mut counters = vec![("scans", 4), ("cpu_us", 8), ("repeated", 1)];
+        let line = |counters: &[(&'static str, u64)]| Engine::of(&engine(Ok(counters))).line();
+        let old = line(&counters);
+        assert_eq!(
+            old,
+            "engine   10.0.0.1:7431, 4 reads, 2.00 us each, 1 asked again"
+        );
+        counters.extend([("lag_us_max", 310), ("window_bytes", 4096)]);
+        let new = line(&counters);
+        let more = new.strip_prefix(&old);
+        assert_eq!(
+            more,
+            Some(", lag 310 us, 0 B under way of 4.0 KiB, 0 sent again")
+        );
     }
 
     #[test]

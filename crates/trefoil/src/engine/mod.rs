@@ -1,26 +1,32 @@
 //! `engine`: reads the backends of this host for clients elsewhere.
 
+mod count;
 mod metrics;
+mod metrics_port;
 mod service;
 
+pub(crate) use count::EngineCount;
+pub(crate) use metrics::Metrics;
 pub(crate) use service::{Service, Setup, check_reach};
 
 use crate::args::{EngineArgs, EngineSize};
 use crate::failure::{Failure, Outcome, print_line};
 use crate::signals::Signals;
+use metrics_port::MetricsPort;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
-use trefoil_backend::{raise_descriptor_limit, take_port};
+use trefoil_backend::raise_descriptor_limit;
 use trefoil_client::Cell;
-use trefoil_endpoint::Endpoint;
 use trefoil_softnic::{
     CellPlaces, ENGINE_COUNT_MAX, Engine, EngineOptions, Place, SESSION_COUNT_MAX,
 };
+use trefoil_tls::Right;
 
-pub(crate) const ENGINES_DEFAULT: usize = 1;
+pub(crate) const ENGINES_DEFAULT: EngineCount = EngineCount { least: 1, most: 1 };
 pub(crate) const SESSIONS_DEFAULT: usize = 256;
+pub(crate) const METRICS_DEFAULT: &str = "off";
 /// Of an engine's process: backends, strangers, its own.
 const OTHER_DESCRIPTORS: u64 = 1024;
 
@@ -38,6 +44,12 @@ pub(crate) fn run(args: EngineArgs) -> Outcome {
     let setup = Setup {
         listen: crate::serve::tcp_address("--listen", &args.listen)?,
         tls: tls.clone(),
+        // One that is drawn is for this user, and the cell's own is its backends', too. Whoever
+        // was given another one was to read.
+        token_right: match args.is_bound || args.token_file.is_none() {
+            true => Right::Admin,
+            false => Right::Read,
+        },
         token_file: args.token_file.clone(),
         is_plain: args.plaintext,
         options: EngineOptions {
@@ -45,28 +57,24 @@ pub(crate) fn run(args: EngineArgs) -> Outcome {
             ..engine_options(args.size)?
         },
     };
-    let metrics = match crate::serve::metrics_address(&args.metrics)? {
-        None => None,
-        Some(at) if !at.ip().is_loopback() && !args.plaintext => {
-            return Err(Failure::Usage(format!(
-                "--metrics {at} is reachable from other machines without TLS: listen on 127.0.0.1, or pass --plaintext"
-            )));
-        }
-        Some(at) => Some(take_port(at).map_err(Failure::of)?),
-    };
+    let metrics = crate::serve::metrics_address(&args.metrics)?;
+    if let Some(at) = metrics
+        && !at.ip().is_loopback()
+        && !args.plaintext
+        && !args.plaintext_metrics
+    {
+        return Err(Failure::Usage(format!(
+            "--metrics {at} is reachable from other machines without TLS: listen on 127.0.0.1, or pass --plaintext"
+        )));
+    }
+    let metrics = MetricsPort::take(metrics, args.metrics_may_come_later)?;
     let signals = Signals::new()?;
     let cell = crate::connect::cell(&args.address)?;
     let known = cell.clone();
     let service = Service::start(setup, move |may_be_old| places(&known, may_be_old))?;
     let service = Arc::new(service);
-    let served = match metrics {
-        None => None,
-        Some((listener, _)) => {
-            let (service, name) = (Arc::clone(&service), cell.config().cell.clone());
-            let text = move || metrics::text(&service, &name);
-            Some(Endpoint::of(listener, Arc::new(text)).map_err(Failure::of)?)
-        }
-    };
+    let (told, name) = (Metrics::of(&service), cell.config().cell.clone());
+    let served = metrics.serve(Arc::new(move || metrics::text(&told, &name)))?;
     let engine = service.engine();
     await_backends(engine, &cell);
     let ready = serde_json::json!({
@@ -89,9 +97,10 @@ pub(crate) fn run(args: EngineArgs) -> Outcome {
 /// How an engine of this size behaves.
 pub(crate) fn engine_options(size: EngineSize) -> Result<EngineOptions, Failure> {
     let engines = size.engines.unwrap_or(ENGINES_DEFAULT);
-    if !(1..=ENGINE_COUNT_MAX).contains(&engines) {
+    let EngineCount { least, most } = engines;
+    if least < 1 || most < least || most > ENGINE_COUNT_MAX {
         return Err(Failure::Usage(format!(
-            "--engines {engines}: threads that read, each of which takes a core under load; choose 1 to {ENGINE_COUNT_MAX}"
+            "--engines {engines}: threads that read, each of which takes a core under load; choose 1 to {ENGINE_COUNT_MAX}, or the fewest and the most, as in 1..4"
         )));
     }
     let sessions_max = size.engine_sessions.unwrap_or(SESSIONS_DEFAULT);
@@ -116,7 +125,8 @@ pub(crate) fn engine_options(size: EngineSize) -> Result<EngineOptions, Failure>
         );
     }
     Ok(EngineOptions {
-        engines,
+        engines: least,
+        engines_max: most,
         sessions_max,
         sessions_of_one_max: size.engine_share,
         ..EngineOptions::default()

@@ -29,6 +29,8 @@ pub(crate) struct Setup {
     pub(crate) tls: Option<Tls>,
     /// Without TLS: what everybody shows. One is drawn, if there is none.
     pub(crate) token_file: Option<PathBuf>,
+    /// What those may do who show it.
+    pub(crate) token_right: Right,
     /// Other machines may reach it without TLS.
     pub(crate) is_plain: bool,
     pub(crate) options: EngineOptions,
@@ -46,12 +48,15 @@ pub(crate) struct Admission {
     tls: Option<Tls>,
     /// What those show who may come in without TLS; `None` lets nobody in.
     shown: RwLock<Option<Token>>,
+    /// What these may do.
+    shown_right: Right,
     /// Others who may, each by a token of their own.
     listed: Option<TokenRights>,
 }
 
 impl Admission {
-    /// Whether somebody has that right, as far as nothing but a list of rights limits it.
+    /// Whether somebody has that right, as far as nothing but a list of rights limits it, or that
+    /// they show another token than the servers'.
     pub(crate) fn allows(&self, who: &Who, right: Right) -> bool {
         match (who, &self.tls) {
             (Who::Certificate(caller), Some(tls)) => {
@@ -66,7 +71,8 @@ impl Admission {
                     return false;
                 };
                 let listed = || self.listed.as_ref()?.of(token);
-                shown.is(token) || listed().is_some_and(|(_, has)| has >= right)
+                shown.is(token) && self.shown_right >= right
+                    || listed().is_some_and(|(_, has)| has >= right)
             }
             (Who::Token(_), Some(_)) | (Who::Certificate(_), None) => false,
         }
@@ -90,14 +96,16 @@ impl Service {
         Service::start_by(
             setup,
             move |listener, (tls, admission), options, address| {
-                let admits: Admits = Arc::new(move |who| admission.allows(who, Right::Read));
+                let known = Arc::clone(&admission);
+                let admits: Admits = Arc::new(move |who| known.allows(who, Right::Read));
+                let writes: Admits = Arc::new(move |who| admission.allows(who, Right::Write));
                 let mut notices = HashMap::new();
                 let told = move |may_be_old| {
                     let places = places(may_be_old);
                     tell(&mut notices, &places, address);
                     places
                 };
-                Engine::start(listener, (tls, admits), told, options)
+                Engine::start(listener, (tls, admits, writes), told, options)
             },
         )
     }
@@ -131,6 +139,7 @@ impl Service {
         let admission = Arc::new(Admission {
             tls: tls.clone(),
             shown: RwLock::new(token),
+            shown_right: setup.token_right,
             listed,
         });
         let (tls, options) = (tls.clone(), setup.options);

@@ -26,9 +26,13 @@ use crate::failure::{Failure, Outcome, print_json, print_line};
 use reading::Reading;
 use report::Report;
 use std::io::IsTerminal as _;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::runtime::Runtime;
+use trefoil_coordination::Security;
+use trefoil_endpoint::Users;
+use trefoil_tls::CertUse;
 
 /// Servers say how they are once a second; more often shows nothing more.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
@@ -40,6 +44,24 @@ pub(crate) fn run(command: LinkedCommand) -> Outcome {
         LinkedCommand::Top(args) => top(&runtime()?, &args),
         LinkedCommand::Drain(args) => drain::run(&args),
     }
+}
+
+/// What protects connections, by what the command line says.
+pub(crate) fn security(
+    certs: Option<&Path>,
+    insecure: bool,
+    users: &[String],
+    usage: CertUse,
+) -> Result<Security, Failure> {
+    if certs.is_none() && !users.is_empty() {
+        return crate::users::numbers(users).map(Security::users);
+    }
+    Security::choose(certs, insecure, usage).map_err(Failure::of)
+}
+
+/// Who may drain besides the process's own user and root, with certificates as well.
+pub(crate) fn drainers(users: &[String]) -> Result<Users, Failure> {
+    crate::users::numbers(users).map(Users::and)
 }
 
 /// How the store is now.
@@ -96,5 +118,18 @@ fn top(runtime: &Runtime, args: &LinkedTopArgs) -> Outcome {
             return Ok(code(&report));
         }
         before = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `security` knows nothing of them where there are certificates.
+    #[test]
+    fn whoever_is_named_may_drain() {
+        let named = drainers(&["1001".to_owned(), "1002".to_owned()]).unwrap();
+        assert_eq!(named, Users::and([1001, 1002]));
+        assert!(drainers(&["no such user".to_owned()]).is_err());
     }
 }

@@ -37,8 +37,11 @@ pub(super) struct Engine {
     pub(super) backends: Vec<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) error: Option<String>,
-    /// Threads that read.
+    /// Threads that read now.
     pub(super) threads: u64,
+    /// The same under load, at most; this, and what else an engine of an earlier release does
+    /// not count, is absent there.
+    pub(super) threads_max: Option<u64>,
     /// Connections, without the one that asks.
     pub(super) sessions: u64,
     /// Lookups and reads.
@@ -47,6 +50,19 @@ pub(super) struct Engine {
     pub(super) out_bytes_per_s: f64,
     /// Requests in datagrams that were asked before.
     pub(super) repeated_per_s: f64,
+    /// Segments of TCP that were sent again.
+    pub(super) retransmitted_per_s: Option<f64>,
+    /// Bytes on streams that no client has acknowledged.
+    pub(super) in_flight_bytes: Option<u64>,
+    /// Bytes that TCP lets these streams have under way.
+    pub(super) window_bytes: Option<u64>,
+    /// The longest that requests may have waited for others lately.
+    pub(super) lag_us_max: Option<u64>,
+    /// The same on average since the reading before; absent if there were no requests.
+    pub(super) lag_us: Option<f64>,
+    /// Share of the time in which its threads that read carried out requests, 0 to their
+    /// number.
+    pub(super) busy: Option<f64>,
     /// Of the threads that read, in cores.
     pub(super) cpu_cores: f64,
     /// The same for each operation; absent if there were none.
@@ -257,18 +273,27 @@ fn engines(before: &Reading, now: &Reading, seconds: f64) -> Vec<Engine> {
         let earlier = before.same_engine(own).unwrap_or(own);
         let grown = |of: &dyn Fn(&EngineStats) -> u64| of(own).saturating_sub(of(earlier)) as f64;
         let counter = |name: &str| grown(&|engine| engine.count(name));
+        let rate_if_known = |name: &str| own.known(name).map(|_| counter(name) / seconds);
         let operations = grown(&EngineStats::operations);
         let cpu_us = counter("cpu_us");
+        let (busy_us, rounds) = (counter("busy_us"), counter("rounds"));
         Engine {
             address: own.address.to_string(),
             backends: own.backends.clone(),
             error: own.counters.as_ref().err().cloned(),
             threads: own.count("engines"),
+            threads_max: own.known("engines_max"),
             sessions: own.count("sessions_open").saturating_sub(1),
             operations_per_s: operations / seconds,
             in_bytes_per_s: counter("bytes_in") / seconds,
             out_bytes_per_s: counter("bytes_out") / seconds,
             repeated_per_s: counter("repeated") / seconds,
+            retransmitted_per_s: rate_if_known("retransmitted"),
+            in_flight_bytes: own.known("in_flight_bytes"),
+            window_bytes: own.known("window_bytes"),
+            lag_us_max: own.known("lag_us_max"),
+            lag_us: (rounds > 0.0).then(|| busy_us / rounds),
+            busy: rate_if_known("busy_us").map(|us| us / 1e6),
             cpu_cores: cpu_us / 1e6 / seconds,
             cpu_us_per_operation: (operations > 0.0).then(|| cpu_us / operations),
         }

@@ -29,7 +29,7 @@ pub(super) const BACKEND_COLUMNS: [(&str, i8); 11] = [
     ("lease ms", 8),
 ];
 /// See [`COMMAND_COLUMNS`].
-pub(super) const ENGINE_COLUMNS: [(&str, i8); 9] = [
+pub(super) const ENGINE_COLUMNS: [(&str, i8); 13] = [
     ("engine", -21),
     ("threads", 7),
     ("clients", 7),
@@ -37,6 +37,10 @@ pub(super) const ENGINE_COLUMNS: [(&str, i8); 9] = [
     ("in/s", 10),
     ("out/s", 10),
     ("again/s", 7),
+    ("under way", 10),
+    ("window", 10),
+    ("busy", 5),
+    ("lag µs", 7),
     ("cores", 5),
     ("µs each", 7),
 ];
@@ -165,15 +169,22 @@ fn engine_row(engine: &Engine) -> Vec<String> {
         return row;
     }
     let each_us = engine.cpu_us_per_operation;
+    let known = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let size = |count: Option<u64>| known(count.map(|count| bytes(count as f64)));
+    let sent_again = engine.retransmitted_per_s.unwrap_or(0.0);
     row.extend([
         engine.threads.to_string(),
         engine.sessions.to_string(),
         rate(engine.operations_per_s),
         bytes(engine.in_bytes_per_s),
         bytes(engine.out_bytes_per_s),
-        rate(engine.repeated_per_s),
+        rate(engine.repeated_per_s + sent_again),
+        size(engine.in_flight_bytes),
+        size(engine.window_bytes),
+        known(engine.busy.map(|busy| format!("{busy:.2}"))),
+        known(engine.lag_us_max.map(|us| micros(us as f64))),
         format!("{:.2}", engine.cpu_cores),
-        each_us.map_or_else(|| "-".to_owned(), micros),
+        known(each_us.map(micros)),
     ]);
     row
 }
@@ -223,6 +234,12 @@ mod tests {
             threads: 2,
             sessions: 3,
             operations_per_s: 25_000.0,
+            repeated_per_s: 1.0,
+            retransmitted_per_s: Some(2.0),
+            in_flight_bytes: Some(4096),
+            window_bytes: Some(65_536),
+            busy: Some(0.25),
+            lag_us_max: Some(310),
             cpu_cores: 0.05,
             cpu_us_per_operation: Some(2.04),
             ..Engine::default()
@@ -243,8 +260,29 @@ mod tests {
         let words: Vec<&str> = one.split_whitespace().collect();
         let expected = ["10.0.0.1:7431", "2", "3", "25.0", "k"];
         assert_eq!(words[..5], expected);
-        assert_eq!(words[words.len() - 2..], ["0.05", "2.0"]);
+        let expected = [
+            "3.0", "4.0", "KiB", "64.0", "KiB", "0.25", "310", "0.05", "2.0",
+        ];
+        assert_eq!(words[words.len() - 9..], expected);
         assert_eq!(other, "10.0.0.2:7431          cannot reach it");
+    }
+
+    #[test]
+    fn what_an_engine_of_an_earlier_release_does_not_count_is_not_shown_as_nought() {
+        let row = engine_row(&Engine {
+            address: "10.0.0.1:7431".into(),
+            threads: 1,
+            ..Engine::default()
+        });
+        let shown: Vec<(&str, &str)> = ENGINE_COLUMNS
+            .iter()
+            .zip(&row)
+            .map(|((name, _), text)| (*name, text.as_str()))
+            .collect();
+        for name in ["under way", "window", "busy", "lag µs"] {
+            assert!(shown.contains(&(name, "-")), "{shown:?}");
+        }
+        assert!(shown.contains(&("threads", "1")), "{shown:?}");
     }
 
     #[test]

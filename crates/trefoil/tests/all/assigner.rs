@@ -1,5 +1,7 @@
 //! `trefoil assigner` as a person or a script uses it.
 
+use crate::strangers::{Common, NOBODY};
+use crate::support::free_port;
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -10,9 +12,13 @@ struct Assigner(Child);
 
 impl Assigner {
     fn start(arguments: &[&str]) -> (Self, serde_json::Value) {
-        let mut process = Command::new(TREFOIL)
-            .args(["assigner", "--listen", "127.0.0.1:0"])
-            .args(arguments)
+        let mut command = Command::new(TREFOIL);
+        command.args(["assigner", "--listen", "127.0.0.1:0"]);
+        Assigner::start_by(command.args(arguments))
+    }
+
+    fn start_by(command: &mut Command) -> (Self, serde_json::Value) {
+        let mut process = command
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
@@ -106,10 +112,117 @@ fn what_cannot_be_is_refused_with_a_reason() {
         (&["--corpus", "a/b"], 2, "is no name of a corpus"),
         (&["--corpus", "mail:0..2"], 2, "replicas_min"),
         (&["--lease", "1ms"], 2, "lease"),
+        // Metrics have a word of their own.
+        (
+            &["--insecure", "--metrics", "0.0.0.0:0"],
+            1,
+            "--plaintext metrics",
+        ),
+        (&["--allow-user", "no such user"], 2, "no such user"),
+        (
+            &["--insecure", "--allow-user", "0"],
+            2,
+            "cannot be used with",
+        ),
     ] {
         let refused = trefoil(&[&["assigner"][..], arguments].concat());
         let told = text(&refused.stderr);
         assert_eq!(refused.status.code(), Some(code), "{arguments:?}: {told}");
         assert!(told.contains(reason), "{arguments:?}: {told}");
     }
+}
+
+/// What it says at its start with such a store and lease.
+fn said_at_start(store: &str, lease: &[&str]) -> String {
+    let mut process = Command::new(TREFOIL)
+        .args(["assigner", "--listen", "127.0.0.1:0", "--store", store])
+        .args(lease)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut line = String::new();
+    let stdout = process.stdout.take().expect("piped");
+    BufReader::new(stdout).read_line(&mut line).expect("a line");
+    assert!(line.starts_with("ready "), "{line}");
+    process.kill().expect("it runs");
+    let output = process.wait_with_output().expect("it ran");
+    text(&output.stderr)
+}
+
+/// Nobody needs to be at that address.
+#[test]
+fn a_lease_that_a_takeover_outlasts_is_warned_of() {
+    const ETCD: &str = "etcd://127.0.0.1:1/trefoil";
+    const WARNING: &str = "--lease 15s outlasts it";
+    for (store, lease, warnings) in [
+        (ETCD, &[][..], 1),
+        (ETCD, &["--lease", "11s"], 1),
+        (ETCD, &["--lease", "12s"], 0),
+        ("embedded", &[], 0),
+    ] {
+        let said = said_at_start(store, lease);
+        assert_eq!(said.matches(WARNING).count(), warnings, "{lease:?}: {said}");
+    }
+}
+
+/// The linked store's commands; joining and frames are in the linklet's tests.
+#[test]
+fn another_user_sees_and_steers_no_assigner() {
+    let Some(common) = Common::new() else {
+        return;
+    };
+    let listen = format!("127.0.0.1:{}", free_port());
+    let metrics = format!("127.0.0.1:{}", free_port());
+    let serve = ["assigner", "--listen", &listen, "--metrics", &metrics];
+    let serve = [&serve[..], &["--corpus", "mail"]].concat();
+    let commands: [&[&str]; 6] = [
+        &["assigner", "status"],
+        &["assigner", "status", "--json"],
+        &["assigner", "freeze"],
+        &["linked", "status"],
+        &["linked", "top", "--once"],
+        &["assigner", "begin-incarnation", "--corpus", "mail"],
+    ];
+    let at = ["--assigner", &listen];
+    {
+        let _assigner = Assigner::start_by(Command::new(&common.program).args(&serve));
+        for command in commands {
+            let args = [command, &at].concat();
+            let output = common.run(&common.program, &args, None);
+            let said = text(&output.stdout) + &text(&output.stderr);
+            assert!(!output.status.success(), "{args:?}: {said}");
+            assert!(said.contains("--allow-user 65534"), "{args:?}: {said}");
+        }
+        let drain = ["linked", "drain", "--at", &metrics];
+        let output = common.run(&common.program, &drain, None);
+        let said = text(&output.stderr);
+        assert!(said.contains("user 65534 may not drain"), "{said}");
+        let own = Command::new(&common.program)
+            .args(["assigner", "status"])
+            .args(at)
+            .output()
+            .unwrap();
+        assert!(own.status.success(), "{}", text(&own.stderr));
+    }
+    let named = [&serve[..], &["--allow-user", "nobody"]].concat();
+    {
+        let _assigner = Assigner::start_by(Command::new(&common.program).args(&named));
+        let args = [&["assigner", "freeze"][..], &at].concat();
+        let output = common.run(&common.program, &args, None);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    }
+    // Nor does anybody else tell another user's assigner anything, unless that one is named.
+    let _assigner = Assigner::start_by(&mut Common::command_of(NOBODY, &common.program, &serve));
+    let status = |more: &[&str]| {
+        let mut command = Command::new(&common.program);
+        command.args(["assigner", "status"]).args(at).args(more);
+        command.output().unwrap()
+    };
+    let refused = status(&[]);
+    let said = text(&refused.stdout) + &text(&refused.stderr);
+    assert!(!refused.status.success(), "{said}");
+    assert!(said.contains("is user 65534's"), "{said}");
+    let told = status(&["--allow-user", "nobody"]);
+    assert!(told.status.success(), "{}", text(&told.stderr));
 }

@@ -215,6 +215,20 @@ mod histories {
     /// Histories of sixteen clients, half of which are acknowledged before it is executed,
     /// beside others that read past the queue, by messages and by calls.
     fn check(mode: &str, faults: &str, more: &[&str]) -> serde_json::Value {
+        check_by(
+            "queue,rings,queue,rpc,queue,message",
+            500,
+            (mode, faults),
+            more,
+        )
+    }
+
+    fn check_by(
+        carriers: &str,
+        committed_min: u64,
+        (mode, faults): (&str, &str),
+        more: &[&str],
+    ) -> serde_json::Value {
         let mut args = vec![
             "histories",
             "--mode",
@@ -224,7 +238,7 @@ mod histories {
             "--clients",
             "16",
             "--carriers",
-            "queue,rings,queue,rpc,queue,message",
+            carriers,
             "--faults",
             faults,
             "--json",
@@ -239,7 +253,11 @@ mod histories {
         assert!(faults.split(',').map(done).sum::<u64>() >= 2, "{json:#}");
         // Else everything was executed, and nothing is shown.
         let committed = &json["carriers"]["queue"]["unversioned"];
-        assert!(committed.as_u64() > Some(500), "{json:#}");
+        assert!(committed.as_u64() > Some(committed_min), "{json:#}");
+        // Gateways tell no versions; their logs say whether one has committed anything.
+        let said = text(&output.stderr);
+        let is_said = said.contains("SETs are acknowledged before they are executed");
+        assert_eq!(is_said, carriers.contains("gateway"), "{said}");
         json
     }
 
@@ -269,6 +287,22 @@ mod histories {
     #[test]
     fn the_same_with_three_copies() {
         beside_what_stops("R=3.2");
+    }
+
+    /// Gateways acknowledge then, too, and are started again now and then.
+    #[test]
+    fn beside_gateways_that_acknowledge_none_is_missed() {
+        for mode in ["R=1", "R=3.2"] {
+            let json = check_by(
+                "queue,gateway,rings,gateway",
+                50,
+                (mode, "stop,gateway-restart,flush"),
+                &[&HOT[..], &["--seconds", "12"]].concat(),
+            );
+            assert!(json["comparisons"].as_u64() > Some(1000), "{json:#}");
+            let by_gateway = &json["carriers"]["gateway"]["operations"];
+            assert!(by_gateway.as_u64() > Some(500), "{json:#}");
+        }
     }
 
     #[test]

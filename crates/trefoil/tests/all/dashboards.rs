@@ -39,7 +39,8 @@ fn everything_that_is_asked_for_exists() {
     let socket = dir.path().join("serve.sock").display().to_string();
     let mut options = vec!["serve", "--listen", &listen, "--socket", &socket];
     options.extend(["--metrics", &metrics, "--memcached", "127.0.0.1:0"]);
-    options.extend(["--memory", "64MiB"]);
+    let engine = format!("127.0.0.1:{}", free_port());
+    options.extend(["--memory", "64MiB", "--engine", &engine]);
     // Some of what is shown exists where there are certificates.
     let authority = dir.path().join("authority").display().to_string();
     let certs = format!("{authority}/server");

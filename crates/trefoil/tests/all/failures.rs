@@ -167,7 +167,7 @@ fn each_copy(cell: &trefoil_client::Cell, mut each: impl FnMut(&[u8])) {
     }
 }
 
-/// The keys that any backend holds, and that a client does not find in 20 s.
+/// The keys that any backend holds, and that a client does not find in a minute.
 fn keys_that_are_missed(cell: &Cell) -> Vec<String> {
     let cell = trefoil_client::Cell::connect(&cell.address).unwrap();
     let mut keys = BTreeSet::new();
@@ -178,7 +178,7 @@ fn keys_that_are_missed(cell: &Cell) -> Vec<String> {
     assert!(keys.len() >= filled, "{} keys", keys.len());
     let mut client = cell.client(Options::default());
     let begin = Instant::now();
-    while !keys.is_empty() && begin.elapsed() < Duration::from_secs(20) {
+    while !keys.is_empty() && begin.elapsed() < Duration::from_secs(60) {
         keys.retain(|key| !matches!(client.get(key), Ok(Lookup::Hit(_))));
     }
     keys.iter()

@@ -85,7 +85,7 @@ fn nobody_finds_what_was_flushed() {
             if backends.iter().map(items).sum::<u64>() == 0 {
                 break;
             }
-            assert!(begin.elapsed() < Duration::from_secs(10), "{status:#}");
+            assert!(begin.elapsed() < Duration::from_secs(60), "{status:#}");
             std::thread::sleep(Duration::from_millis(50));
         }
         // And it is a cell as before.

@@ -19,6 +19,7 @@ mod etcd;
 mod failures;
 mod flush;
 mod gateways;
+mod gateways_committing;
 mod hosts;
 #[cfg(all(feature = "bench", feature = "top"))]
 mod hot_keys;
@@ -43,7 +44,7 @@ mod reload;
 mod repair;
 mod resizing;
 mod restarts;
-#[cfg(feature = "bench")]
+#[cfg(any(feature = "bench", feature = "linked"))]
 mod strangers;
 mod supervised;
 mod support;

@@ -18,7 +18,7 @@ pub(crate) fn client(cell: &Cell) -> Client {
     let connected = trefoil_client::Cell::connect(&cell.address).unwrap();
     // What others on a busy machine may cost is not what this is about.
     connected.client(Options {
-        deadline: Duration::from_secs(5),
+        deadline: Duration::from_secs(20),
         ..Options::default()
     })
 }

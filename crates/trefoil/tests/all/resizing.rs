@@ -155,7 +155,12 @@ fn count(client: &mut Client, counted: u64) -> u64 {
             assert!([counted, counted + 1].contains(&found), "{found}");
             found
         }
-        other => panic!("{other:?} {:?}", client.carriers()),
+        other => {
+            let by = client.carriers();
+            // Lost, or refused in vain: what is there says which.
+            let there = get(client, "counter");
+            panic!("{other:?}, expected {expected:?}, there is {there:?} now; {by:?}")
+        }
     }
 }
 

@@ -8,17 +8,17 @@ use std::process::{Command, Output};
 use tempfile::TempDir;
 
 /// An account that is on every Linux system and owns nothing.
-const NOBODY: u32 = 65534;
+pub(crate) const NOBODY: u32 = 65534;
 
 /// Where both users can look, with the program in it.
-struct Common {
+pub(crate) struct Common {
     dir: TempDir,
-    program: PathBuf,
+    pub(crate) program: PathBuf,
 }
 
 impl Common {
     /// Nothing if this process cannot become somebody else.
-    fn new() -> Option<Self> {
+    pub(crate) fn new() -> Option<Self> {
         let is_root = rustix::process::geteuid().is_root();
         if !is_root || Command::new("setpriv").arg("--version").output().is_err() {
             eprintln!("skipped: only root, with setpriv, can try another account");
@@ -36,7 +36,7 @@ impl Common {
     }
 
     /// A program with another user's rights.
-    fn command_of(user: u32, program: &Path, args: &[&str]) -> Command {
+    pub(crate) fn command_of(user: u32, program: &Path, args: &[&str]) -> Command {
         let id = user.to_string();
         let mut command = Command::new("setpriv");
         command
@@ -50,7 +50,7 @@ impl Common {
     }
 
     /// Runs a program as nobody.
-    fn run(&self, program: &Path, args: &[&str], token: Option<&Path>) -> Output {
+    pub(crate) fn run(&self, program: &Path, args: &[&str], token: Option<&Path>) -> Output {
         let mut command = Common::command_of(NOBODY, program, args);
         if let Some(token) = token {
             command.env("TREFOIL_TOKEN_FILE", token);

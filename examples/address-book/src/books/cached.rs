@@ -77,15 +77,26 @@ impl<C: Cache> Books for CachedBooks<C> {
         }
         for _ in 0..CHANGE_ATTEMPTS_MAX {
             let (mut book, token) = self.fetch(&owner).await?;
+            let of = book.version;
             domain::apply(&mut book, change.clone(), domain::now_us());
             if let Some(database) = &self.database
-                && !database.save(&book).await?
+                && !database.save(&book, of).await?
             {
-                // The cache was behind: the database has a newer book.
-                self.load(&owner).await?;
+                // The cache was behind: the database has another book, or none.
+                let found = self.load(&owner).await?;
+                if found.version == 0 {
+                    self.cache.set(&owner, encode(&found), None).await?;
+                }
                 continue;
             }
-            if self.cache.set(&owner, encode(&book), token).await? == Stored::Yes {
+            let stored = self.cache.set(&owner, encode(&book), token).await?;
+            if stored == Stored::Yes {
+                return Ok(book.version);
+            }
+            if self.database.is_some() {
+                // It is done, and must not be done again. The cache has what somebody
+                // else has put there: the database says what it should be.
+                self.load(&owner).await?;
                 return Ok(book.version);
             }
         }

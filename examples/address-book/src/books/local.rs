@@ -95,9 +95,10 @@ impl Books for LocalBooks {
         };
         loop {
             let mut book = self.read(&owner, AddressBook::clone).await?;
+            let of = book.version;
             domain::apply(&mut book, change.clone(), domain::now_us());
-            // First the database, which refuses what is not newer.
-            if !database.save(&book).await? {
+            // First the database, which refuses what was made of an older book.
+            if !database.save(&book, of).await? {
                 self.shard(&owner).remove(&owner);
                 continue;
             }

@@ -5,6 +5,7 @@ mod counters;
 mod linked;
 mod local;
 mod remote;
+mod sampled;
 
 pub use cached::CachedBooks;
 pub use counters::Counters;

@@ -48,6 +48,18 @@ pub(super) async fn call(router: &Router, call: &Call) -> (Result<(), String>, u
     (result.map_err(|error| error.to_string()), sent)
 }
 
+/// The version of a book that is served now, if anybody serves it.
+pub(super) async fn version(router: &Router, owner: &str) -> Option<u64> {
+    let found = router.call(owner.as_bytes(), |channel, metadata| {
+        let message = LookupRequest {
+            owner: owner.to_owned(),
+            ..LookupRequest::default()
+        };
+        async move { client(channel).lookup(with(metadata, message)).await }
+    });
+    Some(found.await.ok()?.into_inner().version)
+}
+
 async fn send(call: &Call, channel: Channel, metadata: MetadataMap) -> Result<(), Status> {
     let mut server = client(channel);
     let answer = async {

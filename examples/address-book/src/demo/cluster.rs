@@ -1,4 +1,4 @@
-//! The demonstration's processes: Postgres, an assigner and the servers.
+//! The demonstration's processes: an assigner, a relay and the servers.
 
 use crate::serve::{ServeError, io_error};
 use std::path::PathBuf;
@@ -15,6 +15,7 @@ pub(super) struct Process {
 
 #[derive(serde::Deserialize)]
 struct Ready {
+    #[serde(alias = "listen")]
     address: String,
 }
 
@@ -22,13 +23,10 @@ impl Process {
     async fn start(
         program: PathBuf,
         arguments: &[&str],
-        postgres: Option<&str>,
+        environment: &[(&str, &str)],
     ) -> Result<Self, ServeError> {
         let mut command = Command::new(&program);
-        command.args(arguments);
-        if let Some(url) = postgres {
-            command.env("ADDRESS_BOOK_POSTGRES", url);
-        }
+        command.args(arguments).envs(environment.iter().copied());
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         // The view has the screen; losses are counted.
         command.stderr(Stdio::null()).kill_on_drop(true);
@@ -55,10 +53,32 @@ impl Process {
     /// `trefoil assigner`, whose program is beside this one.
     pub(super) async fn assigner() -> Result<Self, ServeError> {
         let program = this_program()?.with_file_name("trefoil");
-        Process::start(program, &["assigner", "--listen", "127.0.0.1:0"], None).await
+        Process::start(program, &["assigner", "--listen", "127.0.0.1:0"], &[]).await
     }
 
-    pub(super) async fn server(assigner: &str, postgres: &str) -> Result<Self, ServeError> {
+    /// `trefoil relay`, which sends the versions of the books that have changed.
+    pub(super) async fn relay(postgres: &str, publication: &str) -> Result<Self, ServeError> {
+        let program = this_program()?.with_file_name("trefoil");
+        let arguments = [
+            "relay",
+            "--listen",
+            "127.0.0.1:0",
+            "--temporary",
+            "--publication",
+            publication,
+            "--map",
+            "books={owner}",
+            "--refresh",
+            "books=version",
+        ];
+        Process::start(program, &arguments, &[("TREFOIL_POSTGRES", postgres)]).await
+    }
+
+    pub(super) async fn server(
+        assigner: &str,
+        relay: &str,
+        postgres: &str,
+    ) -> Result<Self, ServeError> {
         // So little CPU that the demonstration's load is worth balancing.
         let arguments = [
             "serve",
@@ -66,10 +86,13 @@ impl Process {
             "linked",
             "--assigner",
             assigner,
+            "--relay",
+            relay,
             "--cpu",
             "0.2",
         ];
-        Process::start(this_program()?, &arguments, Some(postgres)).await
+        let postgres = [("ADDRESS_BOOK_POSTGRES", postgres)];
+        Process::start(this_program()?, &arguments, &postgres).await
     }
 
     /// kill -9.

@@ -1,7 +1,7 @@
 //! The demonstration's load: requests at a steady rate, whatever became of
 //! those before. A hot key takes its share of them while it is on.
 
-use super::caller::{Call, call};
+use super::caller::{Call, call, version};
 use address_book_contract::v1::{ChangeRequest, LookupRequest};
 use address_book_contract::{owner, sample_book};
 use hdrhistogram::Histogram;
@@ -96,13 +96,27 @@ impl Load {
                     contacts: sample_book(number, BOOK_LEN).contacts,
                     ..ChangeRequest::default()
                 });
-                let (result, _) = call(&load.router, &whole).await;
-                if let Err(error) = result {
-                    load.tally().first_error.get_or_insert(error);
+                // A new book comes into memory when it is asked for.
+                for next in [
+                    whole,
+                    Call::Lookup(LookupRequest {
+                        owner: owner(number),
+                        ..LookupRequest::default()
+                    }),
+                ] {
+                    let (result, _) = call(&load.router, &next).await;
+                    if let Err(error) = result {
+                        load.tally().first_error.get_or_insert(error);
+                    }
                 }
             });
         }
         while tasks.join_next().await.is_some() {}
+    }
+
+    /// The version of a book that is served now.
+    pub(super) async fn version(&self, owner: &str) -> Option<u64> {
+        version(&self.router, owner).await
     }
 
     /// Sends `rate` requests a second until it is over. The runtime's clock is

@@ -1,6 +1,6 @@
 //! The stateful form at work, in about a minute: five servers over Postgres
-//! under load; a hot key, a kill -9, a newcomer, an orderly stop. Nothing is left
-//! when it ends.
+//! under load; a hot key, a row that is changed behind their back, a kill -9, a
+//! newcomer, an orderly stop. Nothing is left when it ends.
 
 mod caller;
 mod cluster;
@@ -9,10 +9,11 @@ mod picture;
 mod screen;
 
 use crate::books::CORPUS;
+use crate::database::Database;
 use crate::serve::{ServeError, io_error, stopped};
 use address_book_contract::v1::StatsRequest;
 use address_book_contract::v1::address_books_client::AddressBooksClient;
-use address_book_contract::{client, endpoint};
+use address_book_contract::{client, endpoint, owner};
 use cluster::Process;
 use load::{BOOKS_COUNT, Load};
 use picture::Picture;
@@ -29,6 +30,7 @@ use trefoil_freshness::throwaway::Throwaway;
 use trefoil_router::Router;
 
 const SERVERS_COUNT: usize = 5;
+const PUBLICATION: &str = "books";
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 const ASSIGNED_WITHIN: Duration = Duration::from_secs(20);
 /// Between two lines where there is no terminal.
@@ -66,20 +68,27 @@ struct Stage {
     view: watch::Receiver<Arc<View>>,
     load: Arc<Load>,
     assigner: Process,
+    relay: Process,
     servers: Vec<Process>,
     postgres: String,
 }
 
 async fn demo(args: &DemoArgs) -> Result<(), ServeError> {
-    println!("starting Postgres, an assigner and {SERVERS_COUNT} servers");
+    println!("starting Postgres, an assigner, a relay and {SERVERS_COUNT} servers");
     let database = Throwaway::start()
         .map_err(|error| io_error("start Postgres", std::io::Error::other(error.to_string())))?;
     let postgres = database.address("postgres");
+    // The table that the relay follows.
+    Database::connect(&postgres)
+        .await?
+        .publish(PUBLICATION)
+        .await?;
     let assigner = Process::assigner().await?;
+    let relay = Process::relay(&postgres, PUBLICATION).await?;
     let mut servers = Vec::new();
     let picture = Arc::new(Mutex::new(Picture::new()));
     for _ in 0..SERVERS_COUNT {
-        let server = Process::server(&assigner.address, &postgres).await?;
+        let server = Process::server(&assigner.address, &relay.address, &postgres).await?;
         lock(&picture).add_server(&server.address);
         servers.push(server);
     }
@@ -90,6 +99,7 @@ async fn demo(args: &DemoArgs) -> Result<(), ServeError> {
         view: watcher.view(),
         load: load.clone(),
         assigner,
+        relay,
         servers,
         postgres,
     };
@@ -135,6 +145,8 @@ impl Stage {
         self.load.is_hot.store(false, Ordering::Relaxed);
         self.act("the hot key is over").await;
         pause(5).await;
+        self.change_behind().await?;
+        pause(3).await;
         self.kill().await?;
         pause(8).await;
         self.newcomer().await?;
@@ -148,6 +160,38 @@ impl Stage {
         let mut picture = lock(&self.picture);
         picture.act = what.to_owned();
         picture.event(what);
+    }
+
+    /// A row is changed in the database; how long until the servers serve it.
+    async fn change_behind(&self) -> Result<(), ServeError> {
+        let database = Database::connect(&self.postgres).await?;
+        // One that the load seldom asks for.
+        let owner = owner(BOOKS_COUNT - 1);
+        self.act("a row is changed in the database, without the servers")
+            .await;
+        let Some(mut book) = database.load(&owner).await? else {
+            return Ok(());
+        };
+        let of = book.version;
+        book.version += 1;
+        let version = book.version;
+        if !database.save(&book, of).await? {
+            lock(&self.picture).event("the load has changed the row at the same moment");
+            return Ok(());
+        }
+        let begin = Instant::now();
+        let took = loop {
+            if begin.elapsed() > ASSIGNED_WITHIN {
+                lock(&self.picture).event("the servers do not serve it");
+                return Ok(());
+            }
+            match self.load.version(&owner).await {
+                Some(served) if served >= version => break begin.elapsed().as_secs_f64() * 1e3,
+                _ => tokio::time::sleep(Duration::from_millis(1)).await,
+            }
+        };
+        lock(&self.picture).event(format!("the servers serve it after {took:.0} ms"));
+        Ok(())
     }
 
     /// kill -9 of a server; how long until others have its keys.
@@ -174,7 +218,8 @@ impl Stage {
     }
 
     async fn newcomer(&mut self) -> Result<(), ServeError> {
-        let server = Process::server(&self.assigner.address, &self.postgres).await?;
+        let (assigner, relay) = (&self.assigner.address, &self.relay.address);
+        let server = Process::server(assigner, relay, &self.postgres).await?;
         let letter = lock(&self.picture).add_server(&server.address);
         self.act(&format!("a new server, {letter}, joins")).await;
         self.servers.push(server);

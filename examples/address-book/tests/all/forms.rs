@@ -1,56 +1,21 @@
 //! Every form of the service, as real processes, gives the same answers.
 
+use crate::support::{Running, address_book, busy, connect, whole};
 use address_book_contract::frame::{self, Frame};
+use address_book_contract::sample_book;
 use address_book_contract::v1::address_books_client::AddressBooksClient;
 use address_book_contract::v1::{
-    ChangeRequest, Event, FreeSlotsRequest, Interval, LookupAnswer, LookupRequest, StatsRequest,
+    ChangeRequest, FreeSlotsRequest, Interval, LookupAnswer, LookupRequest, StatsRequest,
 };
-use address_book_contract::{client, endpoint, sample_book};
 use bytes::BytesMut;
 use prost::Message as _;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tonic::Code;
 use tonic::transport::Channel;
 use trefoil_coordination::{AssignerServer, NodeOptions, StoreAddress};
-
-/// A process that is killed with its value.
-struct Running {
-    child: Child,
-    address: String,
-    frames: Option<String>,
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn address_book(arguments: &[&str]) -> Running {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_address-book"))
-        .args(arguments)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    let out = child.stdout.take().unwrap();
-    BufReader::new(out).read_line(&mut line).unwrap();
-    let json = line
-        .strip_prefix("ready ")
-        .unwrap_or_else(|| panic!("{line:?}"));
-    let ready: serde_json::Value = serde_json::from_str(json).unwrap();
-    let address = ready["address"].as_str().unwrap().to_owned();
-    let frames = ready["frames"].as_str().map(str::to_owned);
-    Running {
-        child,
-        address,
-        frames,
-    }
-}
 
 fn cache(program: &str, port_flag: &str, more: &[&str]) -> Running {
     let port = trefoil_ports::free_port(Ipv4Addr::LOCALHOST).unwrap();
@@ -64,40 +29,17 @@ fn cache(program: &str, port_flag: &str, more: &[&str]) -> Running {
         child,
         address: address.to_string(),
         frames: None,
+        metrics: None,
     };
     let begin = Instant::now();
     while TcpStream::connect(address).is_err() {
         assert!(
-            begin.elapsed() < Duration::from_secs(10),
+            begin.elapsed() < Duration::from_secs(60),
             "{program} is not up"
         );
         std::thread::sleep(Duration::from_millis(10));
     }
     running
-}
-
-async fn connect(server: &Running) -> AddressBooksClient<Channel> {
-    client(endpoint(&server.address).unwrap().connect().await.unwrap())
-}
-
-fn whole(owner: &str, contacts: u64) -> ChangeRequest {
-    ChangeRequest {
-        owner: owner.into(),
-        whole: true,
-        contacts: sample_book(contacts, 1_000).contacts,
-        ..ChangeRequest::default()
-    }
-}
-
-fn busy(owner: &str, begin_min: i64, end_min: i64) -> ChangeRequest {
-    ChangeRequest {
-        owner: owner.into(),
-        events: vec![Event {
-            time: Some(Interval { begin_min, end_min }),
-            title: "meeting".into(),
-        }],
-        ..ChangeRequest::default()
-    }
 }
 
 /// What every form has to do.
@@ -266,6 +208,7 @@ fn settings_that_do_not_fit_are_usage_errors() {
         &["serve", "--mode", "store", "--stores", "127.0.0.1:1"],
         &["serve", "--mode", "linked"],
         &["demo", "--rate", "0"],
+        &["serve", "--mode", "store", "--relay", "127.0.0.1:1"],
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_address-book"))
             .args(arguments)

@@ -72,7 +72,7 @@ impl Ground<'_> {
             port: Some(RPC_PORT),
             more: more.to_vec(),
             is_silent: true,
-            ..ServerOptions::new(self.program, mode, 64 << 20)
+            ..ServerOptions::new(self.program, mode, 256 << 20)
         };
         let server = host.enter(|| Server::start(&options))??;
         Ok(Site {

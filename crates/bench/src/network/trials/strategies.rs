@@ -391,8 +391,6 @@ fn beside<R>(
 }
 
 const MIXED_KEYS: usize = 1000;
-/// One key in so many is long.
-const LONG_EACH: usize = 50;
 const FAR: Duration = Duration::from_millis(5);
 const SHORT_LEN: usize = 100;
 
@@ -407,11 +405,12 @@ pub(super) fn mixed(
     let site = ground.site(&server)?;
     let tls = Some(site.tls.clone());
     let kinds = [
-        ("one in 50 of 64 KiB, the others of 100 B", LONG_EACH),
-        ("all of 100 B", usize::MAX),
+        ("one in 50 of 64 KiB, the others of 100 B", Some(50)),
+        ("one of 64 KiB, the others of 100 B", Some(MIXED_KEYS)),
+        ("all of 100 B", None),
     ];
     for (what, long_each) in kinds {
-        let key = |number| format!("{long_each}:{number}").into_bytes();
+        let key = |number| format!("{long_each:?}:{number}").into_bytes();
         let keys: Vec<Vec<u8>> = (0..MIXED_KEYS).map(key).collect();
         let many: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
         let mut p50 = Vec::new();
@@ -427,7 +426,7 @@ pub(super) fn mixed(
                 });
                 await_engine(&mut client)?;
                 for (number, key) in keys.iter().enumerate() {
-                    let is_long = number.is_multiple_of(long_each);
+                    let is_long = long_each.is_some_and(|each| number.is_multiple_of(each));
                     set(&mut client, key, if is_long { LONG_LEN } else { SHORT_LEN })?;
                 }
                 wire.set(Quality {

@@ -11,6 +11,15 @@ enum Passes {
     Everything,
     /// Bytes wait until they may go on.
     Nothing,
+    /// What the server says is swallowed for good.
+    Questions,
+}
+
+/// Which way bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    There,
+    Back,
 }
 
 /// Takes connections at an address of its own, and hands their bytes on.
@@ -36,8 +45,8 @@ impl Path {
                 let (far_in, far_out) = far.into_split();
                 let born = *ages.borrow();
                 let gate = (passing.clone(), ages.clone(), born);
-                tokio::spawn(hand_on(near_in, far_out, gate.clone()));
-                tokio::spawn(hand_on(far_in, near_out, gate));
+                tokio::spawn(hand_on(Way::There, near_in, far_out, gate.clone()));
+                tokio::spawn(hand_on(Way::Back, far_in, near_out, gate));
             }
         });
         Path {
@@ -52,6 +61,11 @@ impl Path {
         self.passes.send_replace(Passes::Nothing);
     }
 
+    /// From now on the server hears what is said to it, and is not heard.
+    pub(crate) fn lose_answers(&self) {
+        self.passes.send_replace(Passes::Questions);
+    }
+
     /// What has waited goes on.
     pub(crate) fn mend(&self) {
         self.passes.send_replace(Passes::Everything);
@@ -64,17 +78,19 @@ impl Path {
 }
 
 async fn hand_on(
+    way: Way,
     mut from: impl AsyncReadExt + Unpin,
     mut to: impl AsyncWriteExt + Unpin,
     (mut passes, ages, born): (watch::Receiver<Passes>, watch::Receiver<u64>, u64),
 ) {
     let mut bytes = vec![0; 16 << 10];
     while let Ok(count @ 1..) = from.read(&mut bytes).await {
-        let open = |passes: &Passes| *passes == Passes::Everything;
-        if passes.wait_for(open).await.is_err() {
+        let open = passes.wait_for(|passes| *passes != Passes::Nothing).await;
+        let Ok(passes) = open.map(|passes| *passes) else {
             return;
-        }
-        if *ages.borrow() != born {
+        };
+        let is_lost = way == Way::Back && passes == Passes::Questions;
+        if is_lost || *ages.borrow() != born {
             continue;
         }
         if to.write_all(&bytes[..count]).await.is_err() {

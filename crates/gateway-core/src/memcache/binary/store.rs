@@ -53,6 +53,7 @@ pub(super) fn store<K: Keyspace>(
         client_flags,
         expiry_ms: expiry_ms(i64::from(expiration), world.next_now),
         unique: None,
+        tells_unique: !frame.quiet,
         compare: cas,
         allow_stale: false,
         vivify_expiry_ms: None,

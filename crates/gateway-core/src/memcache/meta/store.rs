@@ -114,6 +114,7 @@ pub(in crate::memcache) fn set<K: Keyspace>(
         expiry_ms: flags.expiry_ms.unwrap_or(0),
         compare: flags.compare.unwrap_or(0),
         unique: flags.unique,
+        tells_unique: flags.words.iter().any(|word| word[0] == b'c'),
         allow_stale: flags.invalidate,
         vivify_expiry_ms: flags.vivify_expiry_ms,
         value_len_max,

@@ -161,6 +161,7 @@ pub(super) fn store<K: Keyspace>(
         expiry_ms: text_expiry_ms(announced.expiration, desk.world.next_now),
         compare: announced.compare,
         unique: None,
+        tells_unique: false,
         allow_stale: false,
         vivify_expiry_ms: None,
         value_len_max,

@@ -9,7 +9,7 @@
 //! | read that somebody may write by | look | another look while a mutation is on its way; a clearing where survivors disagree |
 //! | read that tells of use | item uses | get or peek |
 //! | reads | gets, up to a few that wait | |
-//! | set | set | |
+//! | set | set, or a commit, which has its outcome at once | |
 //! | change | CAS | peek, if its outcome is not known; for an erase a look |
 //!
 //! An outcome that is not known is looked for once: if the version that we
@@ -35,13 +35,14 @@
 //! answer hold up nobody but those who ask for them; and what waits behind something
 //! large passes it if it is small, up to so many times.
 
+use super::committing::LoopCommitting;
 use super::items::{HitValue, fault, hand_out, options, seen_by};
 use super::spin::Spin;
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 use trefoil_client::{
-    Basis, Client, Completion, Expected, ItemUses, Lookup, Mutated, OpError, Version,
+    Basis, Client, Commit, Completion, Expected, ItemUses, Lookup, Mutated, OpError, Version,
 };
 use trefoil_gateway_core::deferred::{Change, Changed, Operation, Outcome, OwnedItem, Ticket};
 use trefoil_gateway_core::keyspace::{Access, Fault, Item, NewItem};
@@ -100,6 +101,7 @@ pub(super) struct Flights {
     /// What the client has completed, until it is taken.
     came: Vec<(u64, Came)>,
     spin: Spin,
+    committing: LoopCommitting,
     is_armed: bool,
 }
 
@@ -203,7 +205,7 @@ enum Step {
 }
 
 impl Flights {
-    pub(super) fn new(client: Client, spin: Duration) -> Self {
+    pub(super) fn new(client: Client, spin: Duration, committing: LoopCommitting) -> Self {
         Flights {
             client,
             under_way: HashMap::new(),
@@ -215,6 +217,7 @@ impl Flights {
             outcomes: Vec::new(),
             came: Vec::new(),
             spin: Spin::new(spin),
+            committing,
             is_armed: false,
         }
     }
@@ -471,11 +474,14 @@ impl Flights {
                 }
                 Stage::Many(gathered)
             }
-            Operation::Set { key, item } => {
-                let item = item.item();
-                client.submit_set(&key, item.value, options(&item), token);
-                Stage::Set
-            }
+            Operation::Set {
+                key,
+                item,
+                needs_version,
+            } => match self.begin_set(&key, &item.item(), needs_version, token) {
+                Some(set) => return Some(stored(set)),
+                None => Stage::Set,
+            },
             Operation::Change {
                 key,
                 expected,
@@ -502,6 +508,30 @@ impl Flights {
         };
         self.under_way.insert(ticket, flight);
         None
+    }
+
+    /// Commits an item if that is wanted, or begins to have it stored.
+    fn begin_set(
+        &mut self,
+        key: &[u8],
+        item: &NewItem<'_>,
+        needs_version: bool,
+        token: u64,
+    ) -> Option<Result<Mutated, OpError>> {
+        let (commit, value, options) =
+            (self.committing.of(needs_version), item.value, options(item));
+        let client = &mut self.client;
+        let set = client.set_or_submit(key, value, options, commit, token);
+        match &set {
+            Some(Err(OpError::NotCommittable(why))) => {
+                self.committing.never(*why);
+                return client.set_or_submit(key, value, options, Commit::Executed, token);
+            }
+            Some(Ok(Mutated::Committed)) => self.committing.committed(),
+            None if commit == Commit::Acknowledged => self.committing.executed(Instant::now),
+            _ => {}
+        }
+        set
     }
 
     /// A look by which somebody may write.
@@ -646,11 +676,7 @@ impl Flight {
                 }
                 gathered.outcome()
             }
-            (Stage::Set, Came::Mutated(stored)) => Outcome::Stored(match stored {
-                Ok(Mutated::Stored { version }) => Ok(version),
-                Ok(_) => Err(Fault::Contended),
-                Err(error) => Err(fault(error)),
-            }),
+            (Stage::Set, Came::Mutated(set)) => stored(set),
             (Stage::Cas(cas), Came::Mutated(result)) => Outcome::Changed(match result {
                 Ok(Mutated::Stored { version }) => Ok(cas.changed(version)),
                 Ok(_) => Ok(Changed::Lost),
@@ -736,6 +762,15 @@ impl Stage {
             Stage::Many(_) => Outcome::Items(vec![Err(Fault::Indeterminate)]),
             _ => Outcome::Item(Err(Fault::Indeterminate)),
         }
+    }
+}
+
+fn stored(set: Result<Mutated, OpError>) -> Outcome {
+    match set {
+        Ok(Mutated::Committed) => Outcome::Committed,
+        Ok(Mutated::Stored { version }) => Outcome::Stored(Ok(version)),
+        Ok(_) => Outcome::Stored(Err(Fault::Contended)),
+        Err(error) => Outcome::Stored(Err(fault(error))),
     }
 }
 

@@ -18,12 +18,14 @@
 //! | module | what it does |
 //! |---|---|
 //! | `flights` | operations on keys, under way on the loop's client |
+//! | `committing` | whether sets are acknowledged before they are executed, and what is said of it |
 //! | `spin` | whether to wait for an answer on the spot |
 //! | `workers`, `whole` | operations on the whole cell, by threads that wait |
 //! | `pages` | pages of listings, fetched ahead |
 //! | `totals` | totals of all backends |
 //! | `items` | items and faults of the client library in the keyspace's words |
 
+mod committing;
 mod flights;
 mod items;
 mod pages;
@@ -34,6 +36,7 @@ mod workers;
 
 use self::items::{access_is_use, hand_out};
 use super::versions::random_bits;
+pub use committing::{CommitCounts, Committing};
 use flights::Flights;
 use pages::{Found, Pages, Part};
 use std::os::fd::BorrowedFd;
@@ -62,7 +65,7 @@ const SETTLE_PATIENCE: Duration = Duration::from_millis(300);
 pub type CellKeyspace = DeferredKeyspace<CellExecutor>;
 
 /// How a cell is used.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct CellOptions {
     /// Of the clients.
     pub client: Options,
@@ -71,6 +74,9 @@ pub struct CellOptions {
     /// How long an operation is waited for on the spot, where that has paid
     /// lately; after that its connection is parked.
     pub spin: Duration,
+    /// When a SET is done whose answer tells no version: those of text and meta clients that
+    /// ask for no CAS unique, and those of Redis' clients.
+    pub commit: Committing,
 }
 
 impl Default for CellOptions {
@@ -82,14 +88,16 @@ impl Default for CellOptions {
             },
             update_patience: Duration::from_secs(2),
             spin: Duration::from_micros(50),
+            commit: Committing::default(),
         }
     }
 }
 
 /// A keyspace over `cell`.
 pub fn cell_keyspace(cell: Cell, options: CellOptions) -> CellKeyspace {
+    let update_patience = options.update_patience;
     let executor = CellExecutor::new(cell, options);
-    DeferredKeyspace::new(executor, options.update_patience, random_bits())
+    DeferredKeyspace::new(executor, update_patience, random_bits())
 }
 
 /// See the module. One belongs to each event loop.
@@ -114,7 +122,11 @@ impl CellExecutor {
         CellExecutor {
             cell: cell.clone(),
             watch_at_ns: 0,
-            flights: Flights::new(cell.client(options.client), options.spin),
+            flights: Flights::new(
+                cell.client(options.client),
+                options.spin,
+                options.commit.for_loop(),
+            ),
             workers: Workers::new(cell),
             pages: Pages::default(),
             settling: Vec::new(),

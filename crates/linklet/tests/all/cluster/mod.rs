@@ -104,7 +104,7 @@ impl Cluster {
 
     /// Waits until every slice is where it is assigned.
     pub(crate) async fn settle(&self) {
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             let view = Arc::clone(&self.watcher.view().borrow());
             let all_there = view.is_assigned()

@@ -241,7 +241,9 @@ impl Actor {
                 stats.closed += 1;
                 self.is_ending = true;
             }
-            Refused::TooLong { .. } => unreachable!("short payloads"),
+            Refused::TooLong { .. } | Refused::OtherProcess => {
+                unreachable!("short payloads, and one process")
+            }
         }
         At::Between
     }

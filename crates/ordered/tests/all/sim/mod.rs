@@ -27,6 +27,12 @@ const EPOCH: u64 = 77;
 /// begins anything more.
 const DRAIN_ROUNDS: usize = 4_000;
 
+/// One access in so many holds up a server that is held up at all. So many clients at most have
+/// a turn then, one after the other, of so many steps at most.
+const HELD_UP_ONCE_IN: u64 = 30;
+const HELD_UP_TURNS_MAX: u64 = 6;
+const HELD_UP_STEPS_MAX: u64 = 14;
+
 /// Clients of one run, of all times.
 const CLIENTS_MAX: usize = 12;
 
@@ -47,15 +53,40 @@ struct World {
     now_ns: Cell<u64>,
     /// One access in so many of the server's has somebody step before it.
     pace: u64,
+    /// The server has no turn of the processor now and then, for many steps of others between
+    /// two of its accesses. Dice of its own.
+    held_up: Option<Dice>,
 }
 
 impl World {
+    /// Before an access of the server's.
+    fn between(&self) {
+        if let Some(dice) = &self.held_up
+            && dice.once_in(HELD_UP_ONCE_IN)
+        {
+            self.notes.stats.borrow_mut().held_up += 1;
+            let count = self.actors.borrow().len() as u64;
+            for _ in 0..dice.below(HELD_UP_TURNS_MAX) {
+                let at = dice.below(count) as usize;
+                for _ in 0..dice.below(HELD_UP_STEPS_MAX) {
+                    self.tick_of(at);
+                }
+            }
+        }
+        if self.notes.dice.once_in(self.pace) {
+            self.tick();
+        }
+    }
+
     /// Some client takes a step.
     fn tick(&self) {
+        let count = self.actors.borrow().len() as u64;
+        self.tick_of(self.notes.dice.below(count) as usize);
+    }
+
+    fn tick_of(&self, at: usize) {
         self.notes.step.set(self.notes.step.get() + 1);
         self.now_ns.set(self.now_ns.get() + 100);
-        let count = self.actors.borrow().len() as u64;
-        let at = self.notes.dice.below(count) as usize;
         // Whoever steps already does not step within its step.
         let Some(mut actor) = self.actors.borrow_mut()[at].take() else {
             return;
@@ -132,6 +163,7 @@ pub(crate) fn run(seed: u64) -> (Stats, Vec<Violation>) {
         actors: RefCell::default(),
         now_ns: Cell::new(1),
         pace: [1, 2, 8][dice.below(3) as usize],
+        held_up: (seed % 4 == 3).then(|| Dice::new(seed ^ 0x5706)),
     });
     let mut merge = Merge::new(PATIENCE_NS);
     let mut recorder = Recorder {
@@ -306,11 +338,7 @@ impl Lanes {
         }
         let between = {
             let world = Rc::clone(world);
-            Rc::new(move || {
-                if world.notes.dice.once_in(world.pace) {
-                    world.tick();
-                }
-            })
+            Rc::new(move || world.between())
         };
         let id = merge.admit(memory.with(between), terms);
         world.notes.stats.borrow_mut().reused += u64::from(self.removed.contains(&id));

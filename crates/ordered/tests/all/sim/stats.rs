@@ -19,6 +19,8 @@ pub(crate) struct Stats {
     pub(crate) out_of_order: u64,
     pub(crate) waits: u64,
     pub(crate) taken: u64,
+    /// Times that a server had no turn of the processor.
+    pub(crate) held_up: u64,
     /// Lanes that were removed, and their places that were given again.
     pub(crate) removed: u64,
     pub(crate) reused: u64,
@@ -41,6 +43,7 @@ impl Stats {
         self.out_of_order += other.out_of_order;
         self.waits += other.waits;
         self.taken += other.taken;
+        self.held_up += other.held_up;
         self.removed += other.removed;
         self.reused += other.reused;
     }

@@ -92,6 +92,7 @@ impl Session {
 
     pub(super) fn await_event<T>(&mut self, take: impl Fn(Event<'_>) -> T) -> T {
         loop {
+            self.initiator.put_messages();
             self.initiator.flush(0);
             self.socket.write_all(self.initiator.output()).unwrap();
             self.initiator.sent(self.initiator.output().len());

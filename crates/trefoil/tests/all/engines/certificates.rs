@@ -62,7 +62,7 @@ impl Certs {
     }
 
     /// What single identities may do by the server's list.
-    fn list(&self, rights: &str) {
+    pub(super) fn list(&self, rights: &str) {
         let next = self.own.path().join("next-rights");
         std::fs::write(&next, rights).unwrap();
         std::fs::rename(&next, self.own.path().join("ca/server/rights")).unwrap();
@@ -172,7 +172,7 @@ fn read_after_revocation(
         },
         token: std::sync::Arc::from([]),
     };
-    let mut port = EnginePort::connect(&address, 0, life, PATIENCE).unwrap();
+    let mut port = EnginePort::connect(&address, (0, life), false, PATIENCE).unwrap();
     let (began, last_us) = (Instant::now(), std::sync::atomic::AtomicU64::new(0));
     let count = std::sync::atomic::AtomicU64::new(0);
     let now_us = || began.elapsed().as_micros() as u64;

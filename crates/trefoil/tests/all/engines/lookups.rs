@@ -54,20 +54,36 @@ fn items_are_found_by_way_of_an_engine_whatever_their_length() {
             assert!(begin.elapsed() < PATIENCE);
             std::thread::sleep(Duration::from_millis(5));
         }
-        // Many at once, in any order.
-        let keys: Vec<String> = (0..500).map(|number| format!("key {number}")).collect();
-        for key in &keys {
-            set(&mut client, key, key.as_bytes());
+        // Many at once: more than are under way at a time, of all kinds.
+        let keys: Vec<String> = (0..300).map(|number| format!("key {number}")).collect();
+        let value_of = |number: usize| match number % 7 {
+            0 => keys[number].repeat(3000),
+            _ => keys[number].clone(),
+        };
+        for (number, key) in keys.iter().enumerate() {
+            set(&mut client, key, value_of(number).as_bytes());
         }
-        let names: Vec<&[u8]> = keys.iter().map(|key| key.as_bytes()).collect();
-        let mut hits = 0;
+        let too_long = "k".repeat(100_000);
+        let names: Vec<&str> = (0..2000)
+            .map(|at| match at {
+                700 => &too_long,
+                at if at % 10 == 9 => "nowhere",
+                at => &keys[at % keys.len()],
+            })
+            .collect();
+        let mut next = 0;
         client.get_many(&names, |at, found| {
-            if let Ok(Lookup::Hit(hit)) = found {
-                assert_eq!(hit.value, names[at]);
-                hits += 1;
+            assert_eq!(at, next, "in order");
+            next += 1;
+            match found {
+                Ok(Lookup::Hit(hit)) => {
+                    assert_eq!(hit.value, value_of(at % keys.len()).as_bytes(), "{at}");
+                }
+                Ok(Lookup::Miss(_)) => assert_eq!(at % 10, 9),
+                Err(error) => assert_eq!(at, 700, "{error}"),
             }
         });
-        assert_eq!(hits, keys.len());
+        assert_eq!(next, names.len());
         assert_eq!(cell.run(&["cell", "flush"]).status.code(), Some(0));
         let found = client.get(b"of 5000");
         let is_flushed = matches!(&found, Ok(Lookup::Miss(miss)) if miss.reason == MissReason::Flushed

@@ -4,7 +4,9 @@ mod by_hand;
 mod certificates;
 mod lives;
 mod lookups;
+mod messages;
 mod relays;
+mod scaling;
 mod shown;
 mod strangers;
 mod strategies;
@@ -68,7 +70,7 @@ impl Engine {
     fn options(&self) -> Options {
         Options {
             engine: Some(self.address),
-            deadline: Duration::from_secs(5),
+            deadline: Duration::from_secs(20),
             ..Options::default()
         }
     }
@@ -255,7 +257,12 @@ fn said_by_metrics(address: SocketAddr) -> String {
 
 /// What one of an engine's threads has counted.
 fn metric(said: &str, name: &str, engine: &str) -> u64 {
-    let begin = format!("trefoil_engine_{name}{{cell=\"cell\",engine=\"{engine}\"}} ");
+    metric_of(said, name, "cell", engine)
+}
+
+/// The same of a cell of this name.
+fn metric_of(said: &str, name: &str, cell: &str, engine: &str) -> u64 {
+    let begin = format!("trefoil_engine_{name}{{cell=\"{cell}\",engine=\"{engine}\"}} ");
     let value = said.lines().find_map(|line| line.strip_prefix(&begin));
     value
         .unwrap_or_else(|| panic!("no {begin}in {said}"))

@@ -355,7 +355,7 @@ fn where_datagrams_do_not_get_through_the_stream_carries() {
     assert!(counted["scans"] >= 100, "{counted:?}");
 }
 
-/// Which of the threads takes a client's datagrams is the system's choice.
+/// The name of its session decides which of the threads takes a client's datagrams.
 #[test]
 fn several_engines_answer_datagrams_and_follow_backends() {
     let dir = tempfile::tempdir().unwrap();

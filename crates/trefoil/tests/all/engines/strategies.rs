@@ -73,13 +73,13 @@ fn each_strategy_asks_for_what_it_says() {
     }
 }
 
-/// One item in twenty is long: the window holds few scans that could bring one. Whether votes
+/// One item in eight is long: too many to ask for each of them again. Whether votes
 /// are asked for then depends on how fast answers come.
 #[test]
 fn batches_of_very_different_lengths_are_found_whole() {
     let (_dir, cell) = up("R=1");
     let lens = |number: usize| {
-        if number.is_multiple_of(20) {
+        if number.is_multiple_of(8) {
             60_000
         } else {
             100

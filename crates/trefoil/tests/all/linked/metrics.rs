@@ -6,12 +6,17 @@ use crate::dashboards::{
     Series, alert_expressions, complain, dashboard_expressions, names, scrape_at, series_of,
 };
 use crate::support::{PROGRAM, repository};
+use bytes::Bytes;
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::time::{Duration, Instant};
 use trefoil_coordination::Watcher;
 use trefoil_freshness::throwaway::Throwaway;
-use trefoil_freshness::{Database, SubscribeOptions, Subscription};
-use trefoil_linklet::endpoint::{MetricInfo, Reach};
+use trefoil_freshness::{
+    Database, KeyMap, Sampled, Sampler, SamplerOptions, SubscribeOptions, Subscription, TableMap,
+    notify_sql,
+};
+use trefoil_linklet::endpoint::{Endpoint, MetricInfo, Reach};
 use trefoil_linklet::{Linklet, PlainMarshal};
 use trefoil_router::Router;
 
@@ -29,9 +34,10 @@ fn documented() -> BTreeSet<String> {
 }
 
 fn declared() -> BTreeSet<String> {
-    let lists: [&[MetricInfo]; 4] = [
+    let lists: [&[MetricInfo]; 5] = [
         &trefoil_coordination::METRICS,
         &trefoil_freshness::METRICS,
+        &trefoil_freshness::SAMPLER_METRICS,
         &trefoil_linklet::METRICS,
         &trefoil_router::METRICS,
     ];
@@ -61,6 +67,41 @@ impl Origin {
     }
 }
 
+/// A relay of the same database by its triggers.
+async fn notified(database: &Origin) -> Running {
+    let template = TableMap::template("item/{id}").unwrap();
+    let map = KeyMap::new().table("item", template);
+    database.run(&notify_sql(&map, "items").unwrap()).await;
+    let address = database.server.address("postgres");
+    let mut relay = vec!["relay", "--postgres", &address, "--listen", "127.0.0.1:0"];
+    relay.extend(["--notify", "items", "--map", "item=item/{id}"]);
+    relay.extend(["--metrics", "127.0.0.1:0"]);
+    Running::start(PROGRAM, &relay)
+}
+
+/// Samples how old what a linklet keeps may be, and compares nothing.
+struct Ages(Linklet<String>);
+
+impl Sampled for Ages {
+    type Error = Infallible;
+
+    async fn pick(&mut self, _: u64) -> Option<Bytes> {
+        None
+    }
+
+    fn kept(&mut self, _: &Bytes) -> Option<u64> {
+        None
+    }
+
+    async fn stored(&mut self, _: &Bytes) -> Result<Option<u64>, Infallible> {
+        Ok(None)
+    }
+
+    fn staleness(&mut self) -> Option<Duration> {
+        self.0.staleness()
+    }
+}
+
 /// Everything that runs, scraped.
 async fn everything() -> Series {
     let begin = Instant::now();
@@ -77,6 +118,7 @@ async fn everything() -> Series {
     relay.extend(["--metrics", "127.0.0.1:0"]);
     relay.extend(own);
     let relay = Running::start(PROGRAM, &relay);
+    let listener = notified(&database).await;
     let assigner = assigner(&["--corpus", "sessions:1..2", "--corpus", "items"]);
     let at = assigner.at("address").to_string();
     let (_first, first) = sessions(&at, &[]);
@@ -93,9 +135,9 @@ async fn everything() -> Series {
     let url = format!("http://{}", relay.at("listen"));
     let _fresh = Subscription::start(SubscribeOptions::new(&url), items.sink(), None);
     items.settled().await;
-    let watched = items
-        .serve_metrics("127.0.0.1:0".parse().unwrap(), Reach::Loopback)
-        .unwrap();
+    let sampler = Sampler::start(SamplerOptions::default(), Ages(items.clone()));
+    let parts = vec![items.process(), sampler.process("items")];
+    let watched = Endpoint::listen("127.0.0.1:0".parse().unwrap(), Reach::Loopback, parts).unwrap();
     let router = Router::new(Watcher::open(&at, "items").await.unwrap());
     // Until it has heard whose the slice is.
     while let Err(error) = router.call(b"a", async |_, _| Ok(())).await {
@@ -107,6 +149,7 @@ async fn everything() -> Series {
     let page = |at| move || http(at, "GET /metrics").1;
     let has = |text: &'static str| move |page: &String| page.contains(text);
     let (relay, assigner) = (relay.at("metrics"), assigner.at("metrics"));
+    let listener_at = listener.at("metrics");
     let told = tokio::task::spawn_blocking(move || {
         // What comes with the first heartbeat, the first report, the first round.
         until(page(relay), has("trefoil_relay_delay_seconds"));
@@ -115,15 +158,23 @@ async fn everything() -> Series {
             has("trefoil_relay_rows_total{mapped=\"yes\"} 1"),
         );
         until(
+            page(listener_at),
+            has("trefoil_relay_notifications_total{} 1"),
+        );
+        until(
             page(watched.address()),
             has("trefoil_linklet_staleness_seconds"),
+        );
+        until(
+            page(watched.address()),
+            has("trefoil_sampler_staleness_seconds"),
         );
         let loads =
             |page: &String| page.matches("trefoil_assigner_server_load_ratio{").count() == 3;
         until(page(assigner), loads);
         let used = |page: &String| page.matches("trefoil_assigner_server_cpu_cores{").count() == 3;
         until(page(assigner), used);
-        [relay, assigner, first, watched.address()].map(scrape_at)
+        [relay, listener_at, assigner, first, watched.address()].map(scrape_at)
     });
     let mut all = series_of(&router.metrics());
     for series in told.await.unwrap() {

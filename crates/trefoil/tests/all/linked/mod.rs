@@ -3,5 +3,6 @@
 mod draining;
 mod fleet;
 mod metrics;
+mod notify;
 mod readiness;
 mod status;

@@ -219,7 +219,7 @@ impl Drop for Cell {
             kill(self.child.id(), "TERM");
             let begin = Instant::now();
             while matches!(self.child.try_wait(), Ok(None)) {
-                if begin.elapsed() > Duration::from_secs(10) {
+                if begin.elapsed() > Duration::from_secs(30) {
                     let _ = self.child.kill();
                 }
                 std::thread::sleep(Duration::from_millis(10));
@@ -232,9 +232,17 @@ impl Drop for Cell {
 pub struct Hanging(u32);
 
 impl Hanging {
+    /// Returns when all of its threads do: on a busy machine the one that takes the signal may
+    /// have its turn late, and the others go on until then.
     pub fn new(pid: u32) -> Self {
         kill(pid, "STOP");
-        Hanging(pid)
+        let hanging = Hanging(pid);
+        let begin = Instant::now();
+        while !stands_still(pid) {
+            assert!(begin.elapsed() < Duration::from_secs(60), "{pid} goes on");
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        hanging
     }
 }
 
@@ -242,6 +250,23 @@ impl Drop for Hanging {
     fn drop(&mut self) {
         kill(self.0, "CONT");
     }
+}
+
+/// Whether no thread of a process runs; so it is of one that is gone.
+fn stands_still(pid: u32) -> bool {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
+        return true;
+    };
+    threads.flatten().all(|thread| {
+        let stat = std::fs::read_to_string(thread.path().join("stat"));
+        // Behind the name, which may have anything in it.
+        let state = stat.map(|stat| {
+            stat.rsplit(')')
+                .next()
+                .map(|rest| rest.trim_start().as_bytes().first().copied())
+        });
+        !matches!(state, Ok(Some(Some(state))) if !b"TtZX".contains(&state))
+    })
 }
 
 pub fn kill(pid: u32, signal: &str) {
