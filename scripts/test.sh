@@ -131,7 +131,7 @@ stage "names in documentation and scripts" scripts/check-names.py "$TREFOIL"
 stage "servers and clients' packages" await_peers
 stage "manifests for Kubernetes" scripts/check-manifests.py "$TREFOIL" "$built/sessions"
 beside computing scripts/run-tests.py --part computes tested
-beside specification nice -n 19 spec/check.py
+beside specification chrt --idle 0 spec/check.py
 stage "tests of every crate that talk to servers, wait, or ask the system" scripts/run-tests.py --part waits tested
 beside linked linked_store
 stage "histories and chaos" histories

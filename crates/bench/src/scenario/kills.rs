@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
-use trefoil_client::{Cell, Client, Lookup, MissReason, Mutated, Options, SetOptions};
+use trefoil_client::{Cell, Client, Lookup, MissReason, Mutated, OpError, Options, SetOptions};
 
 use super::{Progress, ScenarioError, ScenarioOptions};
 use crate::load::{KeyChooser, Popularity};
@@ -72,6 +72,9 @@ pub struct KillsStretch {
     pub fills: u64,
     /// Operations that failed, or whose outcome is unknown.
     pub failed: u64,
+    /// Of these, those whose deadline passed before a quorum answered: it is not known
+    /// whether they took effect.
+    pub failed_unanswered: u64,
     /// The first one's reason.
     pub first_failure: Option<String>,
     /// Misses for want of a quorum.
@@ -84,7 +87,7 @@ pub struct KillsStretch {
     pub lost_inquorate: u64,
     /// GETs of what was just written.
     pub owed_just_written: u64,
-    /// Of these, those that found nothing.
+    /// Of these, those that found nothing though a quorum answered.
     pub lost_just_written: u64,
     /// Writes after each that was lost, from the youngest on; of many only the first.
     pub lost_ages: Vec<u64>,
@@ -372,6 +375,21 @@ fn watch(cell: &Cell, killed: &[(usize, u32)], since: Instant) -> Option<Vec<Kil
     None
 }
 
+/// An operation that had no result.
+struct Failure {
+    why: String,
+    is_unanswered: bool,
+}
+
+impl Failure {
+    fn of(operation: &str, error: &OpError) -> Self {
+        Failure {
+            why: format!("a {operation}: {error}"),
+            is_unanswered: matches!(error, OpError::Indeterminate(_)),
+        }
+    }
+}
+
 /// What was seen so far.
 #[derive(Default)]
 struct Part {
@@ -384,9 +402,10 @@ struct Part {
 }
 
 impl Part {
-    fn failed(&mut self, why: String) {
+    fn failed(&mut self, failure: Failure) {
         self.seen.failed += 1;
-        self.seen.first_failure.get_or_insert(why);
+        self.seen.failed_unanswered += u64::from(failure.is_unanswered);
+        self.seen.first_failure.get_or_insert(failure.why);
     }
 
     fn took(&mut self, is_set: bool, took: Duration) {
@@ -405,7 +424,7 @@ impl Part {
     fn lost(&mut self, age: u64, is_just_written: bool, is_inquorate: bool) {
         self.lost_ages.push(age);
         self.seen.lost += 1;
-        self.seen.lost_just_written += u64::from(is_just_written);
+        self.seen.lost_just_written += u64::from(is_just_written && !is_inquorate);
         self.seen.lost_inquorate += u64::from(is_inquorate);
     }
 
@@ -469,9 +488,10 @@ impl Load {
         for key in 0..self.rounds.len() as u64 {
             // On a busy machine, a cell that has just begun may stall.
             let stored =
-                (0..FILL_ATTEMPTS).try_fold(String::new(), |_, _| self.set(key).err().ok_or(()));
-            if let Ok(why) = stored {
-                return Err(ScenarioError::Course(format!("filling: {why}")));
+                (0..FILL_ATTEMPTS).try_fold(None, |_, _| self.set(key).err().map(Some).ok_or(()));
+            if let Ok(Some(failure)) = stored {
+                let why = format!("filling: {}", failure.why);
+                return Err(ScenarioError::Course(why));
             }
         }
         Ok(())
@@ -508,7 +528,7 @@ impl Load {
         }
     }
 
-    fn set(&mut self, key: u64) -> Result<(), String> {
+    fn set(&mut self, key: u64) -> Result<(), Failure> {
         let round = self.prepare(key);
         let name = key.to_le_bytes();
         match self.client.set(&name, &self.value, SetOptions::default()) {
@@ -516,8 +536,11 @@ impl Load {
                 self.stored(key, round);
                 Ok(())
             }
-            Ok(other) => Err(format!("a SET: {other:?}")),
-            Err(error) => Err(format!("a SET: {error}")),
+            Ok(other) => Err(Failure {
+                why: format!("a SET: {other:?}"),
+                is_unanswered: false,
+            }),
+            Err(error) => Err(Failure::of("SET", &error)),
         }
     }
 
@@ -556,7 +579,7 @@ impl Load {
                 }
                 miss.fill
             }
-            Err(error) => return part.failed(format!("a GET: {error}")),
+            Err(error) => return part.failed(Failure::of("GET", &error)),
         };
         let round = self.prepare(key);
         part.seen.operations += 1;
@@ -570,7 +593,7 @@ impl Load {
             }
             // A fill may give way.
             Ok(_) => {}
-            Err(error) => part.failed(format!("a fill: {error}")),
+            Err(error) => part.failed(Failure::of("fill", &error)),
         }
     }
 
@@ -589,8 +612,8 @@ impl Load {
             let is_set = number % SET_EVERY == 0;
             match is_set {
                 true => {
-                    if let Err(why) = self.set(key) {
-                        part.failed(why);
+                    if let Err(failure) = self.set(key) {
+                        part.failed(failure);
                     }
                 }
                 false => self.get(key, part),
