@@ -223,7 +223,10 @@ fn watch(
         home,
         metrics,
     });
-    runtime.block_on(supervise(given, starter, config, numbers))
+    let outcome = runtime.block_on(supervise(given, starter, config, numbers));
+    // What still asks a backend that has ended is not waited for.
+    runtime.shutdown_background();
+    outcome
 }
 
 /// How many backends the cell that was here before had last; it may have been resized.
