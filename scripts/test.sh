@@ -133,9 +133,8 @@ stage "manifests for Kubernetes" scripts/check-manifests.py "$TREFOIL" "$built/s
 beside computing scripts/run-tests.py --part computes tested
 beside specification chrt --idle 0 spec/check.py
 stage "tests of every crate that talk to servers, wait, or ask the system" scripts/run-tests.py --part waits tested
-beside linked linked_store
 stage "histories and chaos" histories
-stage "linked store: histories, outages, a database that fails over, broken streams; beside caches" await_beside linked
+stage "linked store: histories, outages, a database that fails over, broken streams; beside caches" linked_store
 stage "specification, by TLC" await_beside specification
 stage "tests of every crate that only compute" await_beside computing
 # Clients have their own patience, a second or less: nothing runs beside them.
