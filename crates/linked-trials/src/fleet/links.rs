@@ -192,13 +192,16 @@ async fn hand_on(
             () = pass(server_read, write, link.clone()) => {}
         }
     };
-    let mut cut = link.clone();
+    let mut is_cut = link.clone();
+    let cut = async {
+        let _ = is_cut.wait_for(|link| *link == Link::Cut).await;
+        // Before the other side sees it.
+        links.inner().resets += 1;
+    };
+    // The sockets are dropped with what is in them.
     tokio::select! {
         () = through => {}
-        // The sockets are dropped with what is in them.
-        _ = cut.wait_for(|link| *link == Link::Cut) => {
-            links.inner().resets += 1;
-        }
+        () = cut => {}
     }
     link.mark_unchanged();
 }
