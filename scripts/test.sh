@@ -114,7 +114,7 @@ trial() {
 broken_trial() {
   local line=$1 name=$2 output=target/trial-$2-$4.txt
   shift
-  if "$built/linked-trials" "$@" --changes 5000 --kills 0 --bound-ms 3000 >"$output" 2>&1 ||
+  if "$built/linked-trials" "$@" --changes 20000 --kills 0 --bound-ms 3000 >"$output" 2>&1 ||
     ! grep -q "^$line.*NOT SO$" "$output"; then
     cat "$output" >&2
     echo "$name: what is broken on purpose was not noticed" >&2
